@@ -131,15 +131,15 @@ setup(
     },
     entry_points={
         "console_scripts": [
-            "resnet-train = resnet.resnet_main:run",
+            "resnet-train = resnet.commands:train",
             "resnet-eval = resnet.commands:evaluate",
-            "imagenet-to-tfrecords = data_prep.imagenet_to_tfrecords:run",
+            "imagenet-to-tfrecords = resnet.commands:convert",
             "resnet-export = resnet.commands:export",
             "resnet-predict = resnet.commands:predict",
             "resnet-report = resnet.commands:report",
             "resnet-learning-curve = resnet.commands:draw_learning_curve",
             "resnet-benchmark = resnet.commands:benchmark",
-            "resnet-digits = data_prep.digits:run",
+            "resnet-digits = resnet.commands:write_digits",
             "resnet-estimate = resnet.commands:estimate",
             "resnet-parameter-server-job = resnet.commands:parameter_server_job",
             "resnet-plan = resnet.commands:plan",

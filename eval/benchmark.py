@@ -296,7 +296,7 @@ def command(settings: Settings, num_ranks: int, num_threads: int) -> str:
 
 def run() -> None:
     """Runs the program and exits."""
-    program.run(main)
+    sys.exit(program.run(main, sys.argv))
 
 
 if __name__ == "__main__":

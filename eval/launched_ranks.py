@@ -129,7 +129,7 @@ def run() -> None:
     """Runs the program and exits."""
     if code := base_program.run(limit_time):
         sys.exit(code)
-    program.run(main)
+    sys.exit(program.run(main, sys.argv))
 
 
 if __name__ == "__main__":

@@ -375,7 +375,7 @@ def evaluate(
 
 def run() -> None:
     """Runs the program and exits."""
-    program.run(main)
+    sys.exit(program.run(main, sys.argv))
 
 
 if __name__ == "__main__":

@@ -1,24 +1,43 @@
-"""The installed commands whose programs lie in `eval` and `launch`.
+"""The installed commands, and how one program calls another.
 
-A wheel holds these two folders in `resnet_cpu`, since packages of such common names
-would replace others in an environment. A clone has them beside `resnet`.
+A wheel holds the folders `eval` and `launch` in `resnet_cpu`, since packages of such
+common names would replace others in an environment. A clone has them beside `resnet`.
 """
 
 import functools
 import importlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+from resnet.base import program
 
 _ROOT = Path(__file__).resolve().parents[1]
 
 
-def _run(module: str) -> None:
-    """Runs a program, which finds its package as if it were run by its path."""
+def call(module: str, argv: Sequence[str]) -> int:
+    """Calls the main function of a program, and returns its exit code.
+
+    The program finds its package as if it were run by its path.
+    """
     of_wheel = _ROOT / "resnet_cpu"
     sys.path.insert(0, str(of_wheel if of_wheel.is_dir() else _ROOT))
-    importlib.import_module(module).run()
+    called = importlib.import_module(module)
+    if hasattr(called, "run"):  # It ends the process.
+        sys.argv = list(argv)
+        called.run()
+        return 0
+    code: int = called.main(argv)
+    return code
 
 
+def _run(module: str) -> int:
+    return program.run(functools.partial(call, module))
+
+
+train = functools.partial(_run, "resnet.resnet_main")
+convert = functools.partial(_run, "data_prep.imagenet_to_tfrecords")
+write_digits = functools.partial(_run, "data_prep.digits")
 evaluate = functools.partial(_run, "eval.resnet_eval")
 export = functools.partial(_run, "eval.export")
 predict = functools.partial(_run, "eval.predict")

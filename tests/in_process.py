@@ -23,6 +23,7 @@ from unittest import mock
 from absl import flags
 from absl import logging as absl_logging
 
+from resnet.base import program as base_program
 from resnet.runtime import launcher_death, run_lock
 from resnet.watchdog import scratch_dir
 
@@ -86,6 +87,8 @@ def assert_refused(
 def _run(program: ModuleType, stdout: TextIO) -> int:
     """Returns the exit code of a program."""
     try:
+        if not hasattr(program, "run"):
+            return base_program.run(program.main)
         program.run()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(bool(end.code))

@@ -191,7 +191,7 @@ def run() -> None:
     """Runs the program and exits."""
     shared_flags.keep_only(_SHARED_FLAGS)
     define_flags(FLAGS)
-    program.run(main)
+    sys.exit(program.run(main, sys.argv))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from resnet.base import cli
 from resnet.base.cli import CommandLine
 from resnet.base.errors import UserError
-from resnet.base.settings import COUNT, setting
+from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
 from resnet.config import topics
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
@@ -42,13 +42,13 @@ class JobSettings:
         120.0,
         "The watchdog's timeout: the seconds that a rank may be without progress or"
         " heartbeat before the job is aborted.",
-        bounds=(1, 1e9),
+        bounds=COUNT,
     )
     kmp_blocktime: int = setting(
         1,
         "The milliseconds that an OpenMP thread spins before it sleeps; without effect"
         " in stock TensorFlow.",
-        bounds=(0, 2**31),
+        bounds=COUNT_OR_ZERO,
         hidden=True,
     )
     use_tpu: bool = setting(

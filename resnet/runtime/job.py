@@ -1,9 +1,12 @@
 """Who computes, and what: the two values that travel through a training."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data_prep.records.manifest import RecordSet
+from resnet.config.command_line import JobSettings
 from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import Threads
@@ -12,6 +15,25 @@ from resnet.runtime.run_lock import RunLock
 
 if TYPE_CHECKING:  # It imports TensorFlow.
     from resnet.data.example_shard import ExampleShard
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """What is settled, and the same on all ranks, before TensorFlow is imported.
+
+    Attributes:
+        config: The settings of the run.
+        settings: How the processes of the job run.
+        record_set: The data set.
+        shards_of_ranks: For each split that the run reads, the shards of each rank.
+        lock: The lock of the run's folder on rank 0; None on other ranks.
+    """
+
+    config: Config
+    settings: JobSettings
+    record_set: RecordSet
+    shards_of_ranks: Mapping[str, list[tuple[int, ...]]]
+    lock: RunLock | None
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from resnet.runtime.preemption import REQUEUE_EXIT_CODE, Preempted
 Main = Callable[[Sequence[str], ProcessInfo, Communicator], None]
 
 
-def run(main: Main) -> None:
-    """Runs `main(argv, process, communicator)` and exits.
+def run(main: Main, argv: Sequence[str]) -> int:
+    """Runs `main(argv, process, communicator)`, and returns the exit code.
 
     A UserError is printed as one sentence, with exit code 2. If all ranks know of it
     (`Communicator.collective_errors`), rank 0 prints it and every rank exits by itself.
@@ -35,7 +35,7 @@ def run(main: Main) -> None:
         communicator = distributed.connect(process)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(EXIT_CODE)
+        return EXIT_CODE
     logging.use_absl_handler()
     logging.set_verbosity(logging.INFO if process.rank == 0 else logging.ERROR)
     if process.rank != 0:
@@ -44,20 +44,21 @@ def run(main: Main) -> None:
     try:
         try:
             with host_warnings.reported(communicator):
-                main(sys.argv, process, communicator)
+                main(argv, process, communicator)
         finally:
             preemption.ignore_stop_signals()
         communicator.deregister()
         if process_exit.is_at_once():
             communicator.finalize()
             process_exit.exit_at_once(0)
+        return 0
     except distributed.AgreedError as error:
-        _exit_all_ranks(communicator, f"error: {error}", EXIT_CODE)
+        return _end_all_ranks(communicator, f"error: {error}", EXIT_CODE)
     except distributed.AgreedFailure as error:
-        _exit_all_ranks(communicator, f"error: {error}", 1)
+        return _end_all_ranks(communicator, f"error: {error}", 1)
     except Preempted as stop:
         message = f"{stop}. {stop.advice} (exit code {REQUEUE_EXIT_CODE})."
-        _exit_all_ranks(communicator, message, REQUEUE_EXIT_CODE)
+        return _end_all_ranks(communicator, message, REQUEUE_EXIT_CODE)
     except UserError as error:
         communicator.abort(EXIT_CODE, f"error on rank {process.rank}: {error}")
     except Exception as error:
@@ -67,10 +68,11 @@ def run(main: Main) -> None:
             communicator.abort(EXIT_CODE, f"error on rank {process.rank}: {sentence}")
         reason = f"rank {process.rank} failed:\n{traceback.format_exc()}"
         communicator.abort(1, reason)
+    return 1
 
 
-def _exit_all_ranks(communicator: Communicator, message: str, exit_code: int) -> None:
-    """Exits on every rank, after rank 0 has printed a message that all ranks know."""
+def _end_all_ranks(communicator: Communicator, message: str, exit_code: int) -> int:
+    """Returns the exit code, after rank 0 has printed a message that all ranks know."""
     if communicator.rank == 0:
         print(message, file=sys.stderr, flush=True)
     communicator.allgather(None)  # No rank exits before the message is printed.
@@ -78,4 +80,4 @@ def _exit_all_ranks(communicator: Communicator, message: str, exit_code: int) ->
     if process_exit.is_at_once():
         communicator.finalize()
         process_exit.exit_at_once(exit_code)
-    sys.exit(exit_code)
+    return exit_code

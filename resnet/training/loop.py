@@ -74,8 +74,12 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
             )
             state.end_step()
             check_loss(
-                *(result.loss, result.local_loss, state.step, examples),
-                *(run.folder, communicator),
+                result.loss,
+                result.local_loss,
+                state.step,
+                examples,
+                run.folder,
+                communicator,
             )
             state.losses.append(float(result.loss))
             log.step_done(settings, synchronize(result.account))

@@ -7,6 +7,7 @@ of each collective operation, when it began what it reported to its watchdog, an
 processor time that it has taken. Horovod's operations are not among them.
 """
 
+import functools
 import json
 import os
 import pickle
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from resnet import resnet_main
+from resnet.base import program
 from resnet.distributed.communicator import Communicator
 from resnet.runtime import launcher_death, preemption
 
@@ -91,4 +93,5 @@ def patch(folder: Path) -> None:
 if __name__ == "__main__":
     signals = preemption.StopSignals(launcher_death.fork_rank())
     patch(Path(sys.argv.pop(1)))
-    resnet_main.run(signals)
+    main = functools.partial(resnet_main.main, signals=signals)
+    sys.exit(program.run(main))

@@ -6,9 +6,11 @@ with a learning rate of 1 and neither momentum nor weight decay, the bias of a c
 its initial value minus the number of updates in which its example was used.
 """
 
+import sys
 from typing import Any
 
 from resnet import resnet_main
+from resnet.base import program
 from resnet.runtime import startup
 
 
@@ -36,4 +38,4 @@ def patch() -> None:
 
 
 patch()
-resnet_main.run()
+sys.exit(program.run(resnet_main.main))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from resnet import resnet_main
+from resnet.base import program
 from resnet.hardware.placement import find_process_info
 
 
@@ -75,7 +76,7 @@ def main() -> None:
     del sys.argv[1:4]
     if find_process_info(os.environ).rank == rank:
         patch(FAULTS[fault], step)
-    resnet_main.run()
+    sys.exit(program.run(resnet_main.main))
 
 
 def patch(fault: Any, step: int) -> None:

@@ -18,6 +18,6 @@ def main(argv, place, communicator):
     communicator.allgather(None)
 
 
-program.run(main)
+sys.exit(program.run(main, sys.argv))
 print("not reached")
 sys.exit(0)

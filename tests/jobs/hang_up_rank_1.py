@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 from resnet.runtime import program
 from resnet.runtime.preemption import Preempted, StopSignals
@@ -15,4 +16,4 @@ def main(argv, process, communicator):
 
 
 SIGNALS = StopSignals()
-program.run(main)
+sys.exit(program.run(main, sys.argv))

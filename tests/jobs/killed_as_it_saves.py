@@ -62,4 +62,4 @@ def main(argv: list[str], place: ProcessInfo, communicator: Communicator) -> Non
 
 
 if __name__ == "__main__":
-    sys.exit(program.run(main))
+    sys.exit(program.run(main, sys.argv))

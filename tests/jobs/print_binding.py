@@ -6,6 +6,7 @@ With `--horovod`, also those of the threads of each rank that have others. With
 
 import json
 import os
+import sys
 from pathlib import Path
 
 from launch.nodes.topology import parse_cpu_list
@@ -56,4 +57,4 @@ def masks() -> list[list[int]]:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    sys.exit(program.run(main, sys.argv))

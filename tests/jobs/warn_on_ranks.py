@@ -1,5 +1,6 @@
 """Logs warnings after the start of a job, some of them on one rank only."""
 
+import sys
 import time
 
 from absl import logging
@@ -20,4 +21,4 @@ def main(argv, process, communicator):
     communicator.allgather(None)
 
 
-program.run(main)
+sys.exit(program.run(main, sys.argv))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from resnet.training.parameter_servers.server_variables import MOST_APART
+from resnet.training.parameter_servers.servers import MOST_APART
 
 
 def make_server(

@@ -19,7 +19,8 @@ from resnet.data import record_files
 from resnet.evaluation.evaluations import is_due_after
 from resnet.hardware.placement import Threads
 from resnet.metrics import progress
-from resnet.training.parameter_servers import child, roles
+from resnet.training.parameter_servers import roles, serving
+from resnet.training.parameter_servers.job import Workers
 from resnet.training.parameter_servers.training import AsyncTraining, end_of_segment
 
 COLLAPSE = imagenet.COLLAPSE_72EP_4K
@@ -99,7 +100,7 @@ def test_a_failed_closure_names_the_corrupt_record_wherever_its_error_is_raised(
     settings = {"learning_rate": 0.1, "velocity_factor": 0.9, "nesterov_momentum": 0.9}
     of_step = SimpleNamespace(**settings)
     training._config = SimpleNamespace(seed=0, settings_at=lambda step: of_step)
-    training._num_workers = 2
+    training._workers = Workers(2, 1, 1.0)
     what = SimpleNamespace(examples=tf.constant([4, 5]))
     with pytest.raises(UserError, match="byte 1000000"):
         training._start(4, fail, what)
@@ -107,11 +108,11 @@ def test_a_failed_closure_names_the_corrupt_record_wherever_its_error_is_raised(
 
 def test_a_child_that_was_suspended_with_its_rank_is_not_lost(monkeypatch):
     program = "import time; print(7, flush=True); time.sleep(60)"
-    monkeypatch.setattr(child, "_START", program)
+    monkeypatch.setattr(serving, "_START", program)
     now = [100.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr(child, "time", clock)
-    server = child.Child(roles.Role(roles.SERVER, 0), Threads((0,), 1, 1))
+    monkeypatch.setattr(serving, "time", clock)
+    server = serving.Child(roles.Role(roles.SERVER, 0), Threads((0,), 1, 1))
     try:
         assert server.await_port() == 7
         found = []

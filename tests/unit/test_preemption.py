@@ -48,7 +48,7 @@ signals = preemption.StopSignals()
 def main(argv, process, communicator):
     if len(argv) > 2:
         raise preemption.Preempted("stopped")
-program.run(main)
+sys.exit(program.run(main, sys.argv))
 """
 
 # Ends when it is asked to, after printing to a terminal that isn't there any more.
@@ -65,7 +65,7 @@ def main(argv, process, communicator):
     print("saving")
     open(argv[1], "w").close()
     raise preemption.Preempted("stopped")
-program.run(main)
+sys.exit(program.run(main, sys.argv))
 """
 
 

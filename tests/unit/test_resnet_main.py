@@ -1,6 +1,5 @@
 """What training refuses, each time in one sentence and with exit code 2."""
 
-import contextlib
 import dataclasses
 import io
 import shutil
@@ -12,9 +11,6 @@ from PIL import Image
 
 from resnet import resnet_main
 from resnet.config.config import CONFIG_FILE, save_config
-from resnet.distributed.communicator import Communicator
-from resnet.export import end_of_training
-from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.metrics import jsonl
 from resnet.runtime.preemption import Preempted
 from resnet.runtime.run_lock import RunLock
@@ -123,7 +119,10 @@ def records_of_training(records: Path, tmp_path: Path) -> Path:
         (["--decoded_cache_mb=-1"], "--decoded_cache_mb must be at least 0; got -1"),
         (["--seed=-1"], "--seed must be"),
         (["--stall_seconds=nan"], "--stall_seconds must be at least 1; got nan"),
-        (["--num_intra_threads=-1"], "--num_intra_threads must be at least 0"),
+        (
+            ["--num_intra_threads=-1"],
+            "--num_intra_threads must be in [0, 4096]; got -1",
+        ),
         (["--eval_batch_size=0"], "--eval_batch_size must be at least 1"),
         (["--log_step_count_steps=0"], "--log_step_count_steps must be at least 1"),
         (["--train_steps=1e3"], "--train_steps must be a whole number; got '1e3'. --h"),
@@ -266,15 +265,10 @@ def test_an_ended_run_without_its_checkpoints_is_refused(run_on, records, tmp_pa
 
 
 @pytest.mark.parametrize("end", [True, False, Preempted("stopped after step 3")])
-def test_only_a_complete_training_is_exported(make_config, monkeypatch, tmp_path, end):
+def test_only_a_complete_training_is_exported(run_on, records, monkeypatch, end):
     exported = []
     monkeypatch.setattr(loop, "train_and_evaluate", mock.Mock(side_effect=[end]))
-    monkeypatch.setattr(end_of_training, "export", lambda *_: exported.append(1))
-    shards = {"train": None}
-    threads = Threads((0,), 1, 1)
-    config = make_config(num_parallel_calls=1, model_dir=str(tmp_path))
-    with contextlib.suppress(Preempted):
-        resnet_main.train(
-            config, shards, threads, Communicator(ProcessInfo()), None, None
-        )
+    monkeypatch.setattr(resnet_main, "export", lambda *_: exported.append(1))
+    done = run_on(records, "--train_batch_size=8")
+    assert done.returncode == (75 if isinstance(end, Preempted) else 0), done
     assert len(exported) == (end is True)

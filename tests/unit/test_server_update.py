@@ -11,17 +11,18 @@ import tensorflow as tf
 from resnet import native
 from resnet.config.phases import StepSettings
 from resnet.models.layers.moving_averages import Statistic
-from resnet.training.parameter_servers import server_update
-from resnet.training.parameter_servers.server_update import ALREADY_APPLIED, num_updates
-from resnet.training.parameter_servers.server_variables import (
+from resnet.training.parameter_servers import servers
+from resnet.training.parameter_servers.servers import (
+    ALREADY_APPLIED,
     MOST_APART,
     ServerVariables,
+    num_updates,
 )
 from tests.unit.small_server import assert_unchanged, make_server, values
 
 # Two roundings of a float32 an update, over a few updates.
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
-WAYS = pytest.mark.parametrize("way", ["apply", "apply_with_stock_ops"])
+WAYS = pytest.mark.parametrize("way", ["apply_update", "apply_update_with_stock_ops"])
 
 
 def update(
@@ -38,14 +39,14 @@ def update(
     weight_decay: float = 0.0,
     nesterov: bool = False,
     inverse_staleness: bool = False,
-    way: str = "apply",
+    way: str = "apply_update",
 ) -> int:
     """Updates a server and returns the staleness; 0 unless `read_at` is given."""
     scalars = (
         tf.constant(one, tf.float32) for one in (rate, momentum, nesterov_momentum)
     )
     count = num_updates(server)
-    staleness = getattr(server_update, way)(
+    staleness = getattr(servers, way)(
         server,
         [tf.constant(one, tf.float32) for one in gradients],
         [
@@ -232,7 +233,7 @@ def test_what_was_read_before_an_update_stays_as_it_was(way):
     def step() -> list[tf.Tensor]:
         before = [variable.read_value() for variable in held]
         with tf.control_dependencies(before):
-            staleness = getattr(server_update, way)(
+            staleness = getattr(servers, way)(
                 server,
                 [tf.ones([3])],
                 [Statistic(server.averages[0], tf.zeros([2]), 0.5)],

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from resnet import native
-from resnet.training.parameter_servers.server_update import num_updates
+from resnet.training.parameter_servers.servers import num_updates
 from tests.unit.small_server import assert_unchanged, make_server, values
 
 REFUSED = (tf.errors.InvalidArgumentError, ValueError)

@@ -1,22 +1,46 @@
-"""An asynchronous job: each rank in its role, until rank 0 ends it."""
+"""An asynchronous job: each rank in its role, until rank 0 ends it.
 
+It imports TensorFlow on rank 0 only, when the cores of all ranks are settled.
+"""
+
+import dataclasses
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from resnet.base.errors import UserError
+from resnet.config import explain
+from resnet.config.config import Config
 from resnet.distributed.communicator import (
     AgreedError,
     AgreedFailure,
     BackgroundCommunicator,
     Communicator,
 )
-from resnet.hardware.placement import Threads
+from resnet.hardware.placement import ProcessInfo, Threads
+from resnet.runtime import process_exit, startup
+from resnet.runtime.job import Job, PreparedRun, Run
 from resnet.runtime.preemption import Preempted, StopSignals
 from resnet.training.parameter_servers import roles, serving
-from resnet.training.parameter_servers.job_end import Ending
+from resnet.training.parameter_servers.roles import COORDINATOR, WORKER, Ending, Role
 
 # Of a rank: its job, its index, addresses and port of its server, and why it has none.
 Endpoint = tuple[str, int, tuple[list[str], int] | None, str]
-Coordinate = Callable[[Sequence[Endpoint], Communicator, "JobSignals"], None]
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The workers of a job.
+
+    Attributes:
+        count: Their number.
+        num_parallel_calls: The number of images that a worker decodes in parallel.
+        stall_seconds: The time in seconds after which a silent worker is lost.
+    """
+
+    count: int
+    num_parallel_calls: int
+    stall_seconds: float
 
 
 class JobSignals:
@@ -40,36 +64,60 @@ class JobSignals:
         return "a signal to another rank" if self._background.was_notified() else ""
 
 
-def run(
-    num_servers: int,
-    threads: Threads,
+def train(
+    prepared: PreparedRun,
+    process: ProcessInfo,
     communicator: Communicator,
-    stall_seconds: float,
     signals: StopSignals,
-    coordinate: Coordinate,
+    save_settings: Callable[[Config, int, Communicator], None],
+    export: Callable[[Config, Communicator], None],
 ) -> None:
-    """Runs this rank's part of the job.
+    """Trains on parameter servers: rank 0 coordinates, the others serve or work.
 
     Args:
-        num_servers: The number of parameter servers.
-        threads: The threads of this rank.
+        prepared: What all ranks have agreed on.
+        process: The rank of this process and its position on the node.
         communicator: The ranks.
-        stall_seconds: The time in seconds after which a silent child counts as lost.
         signals: The stop requests of this rank.
-        coordinate: What rank 0 does, from the endpoints of all ranks, a communicator of
-            rank 0 alone, and the stop requests of all ranks.
+        save_settings: Writes the settings of the run, given its number of workers.
+        export: Exports the network of a run that is complete.
 
     Raises:
         AgreedError, AgreedFailure, Preempted: On all ranks, as rank 0 raises it.
     """
-    role = roles.of_rank(communicator.rank, num_servers)
-    if role.job != roles.COORDINATOR:
-        serving.serve(role, threads, communicator, stall_seconds, signals)
+    role = roles.of_rank(communicator.rank, prepared.config.num_ps)
+    has_log_level = "TF_CPP_MIN_LOG_LEVEL" in os.environ
+    settings = prepared.settings
+    threads = startup.settle_placement(
+        process,
+        communicator,
+        settings.num_intra_threads,
+        settings.num_inter_threads,
+        settings.kmp_blocktime,
+        shares_cores=role.job != WORKER,
+    )
+    fewest_cpus = _agree_for_workers(role, prepared, threads, communicator)
+    if role.job != COORDINATOR:
+        serving.serve(role, threads, communicator, settings.stall_seconds, signals)
         return
+    if not has_log_level:
+        # A lost worker isn't an error: its rank tells of it in a sentence.
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     endpoints = communicator.allgather((role.job, role.index, None, ""))
     background = communicator.duplicate()
+    job = Job(communicator.alone(), threads, JobSignals(signals, background))
+    workers = Workers(
+        explain.num_parts(prepared.config, communicator.num_ranks),
+        prepared.config.num_parallel_calls or fewest_cpus,
+        settings.stall_seconds,
+    )
     try:
-        coordinate(endpoints, communicator.alone(), JobSignals(signals, background))
+        communicator.report_status("coordinating the workers", is_timed=False)
+        config, is_complete = _coordinate(
+            prepared, job, endpoints, workers, save_settings
+        )
+        if is_complete:
+            export(config, job.communicator)
     except (AgreedFailure, Preempted) as error:
         background.allgather(Ending.of(error))
         raise
@@ -78,3 +126,52 @@ def run(
         background.allgather(Ending.of(agreed))
         raise agreed from error
     background.allgather(Ending())
+
+
+def _agree_for_workers(
+    role: Role, prepared: PreparedRun, threads: Threads, communicator: Communicator
+) -> int:
+    """Returns the fewest processors of a worker, the same on all ranks.
+
+    Rank 0 tells the workers what to read, and how many images to decode at a time.
+
+    Raises:
+        AgreedError: On all ranks, if the records are not in the same folder.
+    """
+    communicator.assert_equal_across_ranks(
+        "folder of records", str(prepared.record_set.records_dir)
+    )
+    of_ranks = communicator.allgather((role.job, len(threads.cpus)))
+    return min(count for job, count in of_ranks if job == WORKER)
+
+
+def _coordinate(
+    prepared: PreparedRun,
+    job: Job,
+    endpoints: Sequence[Endpoint],
+    workers: Workers,
+    save_settings: Callable[[Config, int, Communicator], None],
+) -> tuple[Config, bool]:
+    """Trains as the coordinator; returns the settings, and whether the run is complete.
+
+    Args:
+        prepared: What all ranks have agreed on.
+        job: Rank 0 alone, with the stop requests of all ranks.
+        endpoints: The servers of all ranks.
+        workers: The workers.
+        save_settings: Writes the settings of the run.
+    """
+    startup.start_tensorflow(job.communicator)
+    process_exit.require_at_once()
+    from resnet.runtime import precision
+    from resnet.training.parameter_servers import cluster
+    from resnet.training.parameter_servers.training import AsyncTraining
+
+    chosen = precision.choose(prepared.config.precision, job.communicator)
+    config = dataclasses.replace(prepared.config, precision=chosen)
+    of_rank_0 = {name: of[:1] for name, of in prepared.shards_of_ranks.items()}
+    shards = startup.open_shards(prepared.record_set, of_rank_0, job.communicator)
+    save_settings(config, workers.count, job.communicator)
+    run = Run(config, shards["train"], shards.get("validation"), prepared.lock)
+    training = AsyncTraining(run, job, cluster.connect(endpoints), workers)
+    return config, training.run()

@@ -1,8 +1,14 @@
-"""The role of each rank of an asynchronous job."""
+"""The role of each rank of an asynchronous job, and how rank 0 ends it."""
 
 from dataclasses import dataclass
 
+from resnet.distributed.communicator import AgreedError, AgreedFailure
+from resnet.runtime.preemption import Preempted
+
 COORDINATOR, SERVER, WORKER = "coordinator", "ps", "worker"
+_KINDS: dict[str, type[Exception]] = {
+    kind.__name__: kind for kind in (AgreedError, AgreedFailure, Preempted)
+}
 
 
 @dataclass(frozen=True)
@@ -25,3 +31,27 @@ def of_rank(rank: int, num_servers: int) -> Role:
     if rank <= num_servers:
         return Role(SERVER, rank - 1)
     return Role(WORKER, rank - 1 - num_servers)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of a job.
+
+    Attributes:
+        kind: The name of the exception that all ranks raise; empty if training is done.
+        sentence: Its message.
+    """
+
+    kind: str = ""
+    sentence: str = ""
+
+    @classmethod
+    def of(cls, error: Exception) -> "Ending":
+        """Returns the ending by an exception that all ranks are to raise."""
+        kind = next(name for name, known in _KINDS.items() if isinstance(error, known))
+        return cls(kind, str(error))
+
+    def raise_on_rank(self) -> None:
+        """Raises the exception, if there is one."""
+        if self.kind:
+            raise _KINDS[self.kind](self.sentence)

@@ -1,6 +1,12 @@
 """Ranks that serve or work: they look after their child process until the job ends."""
 
+import os
+import select
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 from absl import logging
@@ -8,12 +14,106 @@ from absl import logging
 from resnet.distributed.communicator import BackgroundCommunicator, Communicator
 from resnet.hardware.placement import Threads
 from resnet.runtime.preemption import StopSignals, stop_requested
-from resnet.training.parameter_servers.child import Child, ChildFailed
-from resnet.training.parameter_servers.job_end import Ending
-from resnet.training.parameter_servers.roles import SERVER, Role
+from resnet.training.parameter_servers.roles import SERVER, Ending, Role
 from resnet.watchdog import client
 
 _POLL_SECONDS = 0.1
+START_SECONDS = 120.0  # Importing TensorFlow from a slow network disk takes long.
+_REPOSITORY = Path(__file__).resolve().parents[3]
+_START = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from resnet.training.parameter_servers.task_server import main
+main()
+"""
+
+
+class ChildFailed(RuntimeError):
+    """A child process that did not start."""
+
+
+class Child:
+    """A child process with a TensorFlow server, and how it is doing."""
+
+    def __init__(self, role: Role, threads: Threads, port: int = 0) -> None:
+        """Starts the process.
+
+        Args:
+            role: The role of this rank.
+            threads: The threads of this rank.
+            port: TCP port of the server; 0 for any free one.
+        """
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-c", _START, str(_REPOSITORY)),
+                f"--job={role.job}",
+                f"--index={role.index}",
+                f"--port={port}",
+                f"--parent={os.getpid()}",
+                f"--num_intra_threads={threads.num_intra_threads}",
+                f"--num_inter_threads={threads.num_inter_threads}",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Signals to the job are for its ranks.
+        )
+        assert self._process.stdout is not None  # noqa: S101 - It is a pipe.
+        self._output = self._process.stdout.fileno()
+        self._heard_at = self._asked_at = time.monotonic()
+        self._has_started = False
+
+    def await_port(self) -> int:
+        """Returns the TCP port of the server, once it listens.
+
+        Raises:
+            ChildFailed: If it doesn't listen within two minutes, or has ended.
+        """
+        line = b""
+        while not line.endswith(b"\n"):
+            left = self._heard_at + START_SECONDS - time.monotonic()
+            if left <= 0 or not select.select([self._output], [], [], left)[0]:
+                raise ChildFailed(f"it did not listen within {START_SECONDS:.0f} s")
+            byte = os.read(self._output, 1)
+            if not byte:
+                raise ChildFailed(f"it ended with {self._process.wait()}")
+            line += byte
+        self._heard_at, self._has_started = time.monotonic(), True
+        return int(line)
+
+    def why_lost(self, stall_seconds: float) -> str:
+        """Returns why the child can't be waited for any longer; empty if it can.
+
+        To be called several times within `stall_seconds`. After a longer break, in
+        which the whole job may have been suspended, the child has as long again.
+
+        Args:
+            stall_seconds: The time in seconds that it may be silent once it has
+                started.
+        """
+        code = self._process.poll()
+        if code is not None:
+            was_killed = f"was killed by signal {-code}"
+            return was_killed if code < 0 else f"has exited with {code}"
+        while select.select([self._output], [], [], 0)[0]:
+            if not os.read(self._output, 4096):
+                break
+            self._heard_at, self._has_started = time.monotonic(), True
+        now = time.monotonic()
+        if now - self._asked_at > stall_seconds / 2:
+            self._heard_at = now
+        self._asked_at = now
+        silence = now - self._heard_at
+        if silence > (stall_seconds if self._has_started else START_SECONDS):
+            return f"has been silent for {silence:.0f} s"
+        return ""
+
+    def kill(self) -> None:
+        """Ends the process, also a stopped one."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 def serve(

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -18,24 +17,19 @@ from resnet.config.phases import Phase
 from resnet.config.recipe import NO_BOUND
 from resnet.data import example_order, input_pipeline
 from resnet.data.corrupt_records import Replacements
-from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import ToRead
-from resnet.distributed.communicator import AgreedFailure, Communicator
+from resnet.distributed.communicator import AgreedFailure
 from resnet.evaluation.evaluations import Evaluations
-from resnet.hardware.placement import Threads
 from resnet.optim.train_state import TrainState
 from resnet.runtime.divergence import check_loss
 from resnet.runtime.job import Job, Run
-from resnet.runtime.preemption import Preempted, SeenSignals, stop_requested
-from resnet.runtime.run_lock import RunLock
+from resnet.runtime.preemption import Preempted, stop_requested
 from resnet.training.parameter_servers import worker_step
-from resnet.training.parameter_servers.child import START_SECONDS
 from resnet.training.parameter_servers.closures import Closures, naming_corrupt_records
+from resnet.training.parameter_servers.job import Workers
 from resnet.training.parameter_servers.log import AsyncLog
-from resnet.training.parameter_servers.server_variables import (
-    MOST_APART,
-    ServerVariables,
-)
+from resnet.training.parameter_servers.servers import MOST_APART, ServerVariables
+from resnet.training.parameter_servers.serving import START_SECONDS
 from resnet.training.parameter_servers.worker_evaluation import WorkerEvaluator
 from resnet.training.parameter_servers.worker_step import Done
 from resnet.training.train_step import DROPOUT_STREAM
@@ -54,57 +48,46 @@ class AsyncTraining:
 
     def __init__(
         self,
-        config: Config,
-        train_shard: ExampleShard,
-        eval_shard: ExampleShard | None,
+        run: Run,
+        job: Job,
         coordinator: tf.distribute.coordinator.ClusterCoordinator,
-        num_workers: int,
-        communicator: Communicator,
-        num_parallel_calls: int,
-        signals: SeenSignals,
-        lock: RunLock | None,
-        stall_seconds: float,
+        workers: Workers,
     ) -> None:
         """Restores the newest checkpoint, and puts its variables on the servers.
 
         Args:
-            config: The settings of the run.
-            train_shard: The training examples, all of them.
-            eval_shard: The examples to evaluate on; None for a run without evaluation.
+            run: The run, whose shards are all examples.
+            job: The coordinator alone, with the stop requests of all ranks.
             coordinator: The coordinator of the cluster.
-            num_workers: The number of workers.
-            communicator: The coordinator alone.
-            num_parallel_calls: The number of images that a worker decodes in parallel.
-            signals: The stop requests of all ranks.
-            lock: The lock of the run's folder.
-            stall_seconds: The time in seconds after which a silent worker is lost.
+            workers: The workers.
         """
-        self._config = config
-        self._num_workers = num_workers
-        self._records = train_shard.records
-        self._num_parallel_calls = num_parallel_calls
-        self._signals = signals
-        self._communicator = communicator
-        self._stall_seconds = stall_seconds
+        self._run, self._config = run, run.config
+        self._workers = workers
+        self._records = run.train.records
+        self._signals = job.signals
+        self._communicator = job.communicator
         self._ended_at = self._polled_at = time.monotonic()  # The last closure.
-        self._state = TrainState(config)
-        restore_newest(self._state, Path(config.model_dir), communicator)
-        self._variables = ServerVariables(self._state, config.num_ps)
-        self._closures = Closures(coordinator, num_workers, config.max_staleness)
+        self._state = TrainState(run.config)
+        restore_newest(self._state, run.folder, job.communicator)
+        self._variables = ServerVariables(self._state, run.config.num_ps)
+        self._closures = Closures(coordinator, workers.count, run.config.max_staleness)
         evaluator = None
-        if eval_shard is not None:
+        if run.validation is not None:
             evaluator = WorkerEvaluator(
-                *(config, self._state.model, self._variables, eval_shard),
-                Closures(coordinator, num_workers, NO_BOUND),
-                *(num_workers, num_parallel_calls, signals, communicator),
+                run,
+                job,
+                self._state.model,
+                self._variables,
+                Closures(coordinator, workers.count, NO_BOUND),
+                workers,
             )
-        run = Run(config, train_shard, eval_shard, lock)
-        job = Job(communicator, Threads((), 1, 1), signals)
         self._evaluations = Evaluations(run, self._state, job, evaluator)
         self._log = AsyncLog(
-            config, self._state, communicator, self._variables.pull_weights
+            run.config, self._state, job.communicator, self._variables.pull_weights
         )
-        self._manager = CheckpointManager(config, self._state, communicator, lock=lock)
+        self._manager = CheckpointManager(
+            run.config, self._state, job.communicator, run.lock
+        )
         self._num_closures = 0  # Closures since this start of the run.
         self._examples: dict[int, tf.Tensor] = {}  # By the numbers of running closures.
         self._traced_phase: Phase | None = None
@@ -122,12 +105,12 @@ class AsyncTraining:
             UserError: If a record is corrupt.
         """
         try:
-            return self._run()
+            return self._train()
         except tf.errors.OpError:
             time.sleep(_SECONDS_OF_OTHERS)
             raise
 
-    def _run(self) -> bool:
+    def _train(self) -> bool:
         config, state = self._config, self._state
         self._log.training_starts()
         logging.info(
@@ -135,7 +118,9 @@ class AsyncTraining:
             " (arXiv:1605.09774), and the mean staleness is about %d: a lower"
             " --momentum, or a small --max_staleness, may train better"
             " (docs/async.md).",
-            *(self._num_workers, 1 - 1 / self._num_workers, self._num_workers - 1),
+            self._workers.count,
+            1 - 1 / self._workers.count,
+            self._workers.count - 1,
         )
         with closing(self._closures), closing(self._log), closing(self._manager):
             while True:
@@ -171,13 +156,13 @@ class AsyncTraining:
             state.begin_step()
             self._variables.push()
         function = self._closure_of(phase)
-        first = state.step * self._num_workers
-        number, end_number = first, end * self._num_workers
+        first = state.step * self._workers.count
+        number, end_number = first, end * self._workers.count
         to_read = self._parts_from(first)
         state.top1 = None
         self._ended_at = self._polled_at = time.monotonic()
         while number < end_number or self._closures.running:
-            is_between = number % self._num_workers == 0
+            is_between = number % self._workers.count == 0
             if is_between and (stop_requested(self._signals) or self._manager.wanted):
                 end_number = min(end_number, number)
             oldest = min(self._closures.running, default=number)
@@ -200,20 +185,20 @@ class AsyncTraining:
                 self._state,
                 self._variables,
                 self._records,
-                self._config.global_batch_size // self._num_workers,
-                self._num_parallel_calls,
+                self._config.global_batch_size // self._workers.count,
+                self._workers.num_parallel_calls,
             )
         return self._function
 
     def _start(
         self, number: int, function: Callable[..., object], what: ToRead
     ) -> None:
-        step = number // self._num_workers
+        step = number // self._workers.count
         settings = self._config.settings_at(step)
         key = example_order.mix_seed(self._config.seed, DROPOUT_STREAM, step)
         changing = (
             settings.learning_rate,
-            phases.velocity_factor_of_part(settings, number, self._num_workers),
+            phases.velocity_factor_of_part(settings, number, self._workers.count),
             settings.nesterov_momentum,
         )
         self._examples[number] = what.examples
@@ -236,19 +221,23 @@ class AsyncTraining:
             return
         self._ended_at = self._polled_at = time.monotonic()
         loss = float(result.value.loss)
-        step = result.number // self._num_workers
+        step = result.number // self._workers.count
         self._communicator.report_status(
             f"coordinating the workers, part {result.number:,} done", is_timed=False
         )
         check_loss(
-            *(loss, loss, step + 1, self._examples.pop(result.number).numpy()),
-            *(Path(self._config.model_dir), self._communicator),
+            loss,
+            loss,
+            step + 1,
+            self._examples.pop(result.number).numpy(),
+            self._run.folder,
+            self._communicator,
         )
         self._log.closure_done(result.value)
         self._losses.append(loss)
-        if len(self._losses) == self._num_workers:
+        if len(self._losses) == self._workers.count:
             state.step += 1
-            state.losses.append(sum(self._losses) / self._num_workers)
+            state.losses.append(sum(self._losses) / self._workers.count)
             self._losses.clear()
             self._log.parts_done(self._config.settings_at(state.step - 1))
 
@@ -265,11 +254,11 @@ class AsyncTraining:
         if the runtime itself waits forever.
         """
         now = time.monotonic()
-        if now - self._polled_at > self._stall_seconds:
+        if now - self._polled_at > self._workers.stall_seconds:
             self._ended_at = now  # The job was suspended meanwhile.
         self._polled_at = now
         silence = now - self._ended_at
-        if silence > 3 * self._stall_seconds + START_SECONDS:
+        if silence > 3 * self._workers.stall_seconds + START_SECONDS:
             raise AgreedFailure(
                 f"no worker has finished anything for {silence:.0f} s. The same command"
                 " resumes from the last checkpoint."
@@ -282,13 +271,13 @@ class AsyncTraining:
         of_part = input_pipeline.to_read(
             records,
             config.seed,
-            self._num_workers,
+            self._workers.count,
             0,
             1,
             config.global_batch_size,
             replacements,
         )
-        end = config.train_steps * self._num_workers
+        end = config.train_steps * self._workers.count
         return iter(tf.data.Dataset.range(first, end).map(of_part).prefetch(2))
 
     def _evaluate(self) -> Mapping[str, Mapping[str, float]]:

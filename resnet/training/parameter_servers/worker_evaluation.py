@@ -6,15 +6,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from resnet.config.config import Config
 from resnet.data import batches, single_batches
-from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import ToRead
-from resnet.distributed.communicator import Communicator
 from resnet.evaluation.evaluator import Result, result_of, sums_of_batch
-from resnet.runtime.preemption import Preempted, SeenSignals, stop_requested
+from resnet.runtime.job import Job, Run
+from resnet.runtime.preemption import Preempted, stop_requested
 from resnet.training.parameter_servers.closures import Closures, naming_corrupt_records
-from resnet.training.parameter_servers.server_variables import ServerVariables
+from resnet.training.parameter_servers.job import Workers
+from resnet.training.parameter_servers.servers import ServerVariables
 
 _POLL_SECONDS = 0.5
 
@@ -24,40 +23,35 @@ class WorkerEvaluator:
 
     def __init__(
         self,
-        config: Config,
+        run: Run,
+        job: Job,
         model: keras.Model,
         variables: ServerVariables,
-        shard: ExampleShard,
         closures: Closures,
-        num_workers: int,
-        num_parallel_calls: int,
-        signals: SeenSignals,
-        communicator: Communicator,
+        workers: Workers,
     ) -> None:
         """Prepares the evaluation.
 
         Args:
-            config: The settings of the run; `eval_batch_size` is the number of images
-                that all workers process at a time.
+            run: The run, whose shard of validation is all examples; `eval_batch_size`
+                is the number of images that all workers process at a time.
+            job: The coordinator alone, with the stop requests of all ranks.
             model: The network of the coordinator.
             variables: The variables on the servers.
-            shard: All examples to evaluate on.
             closures: Closures without a bound on their staleness.
-            num_workers: The number of workers.
-            num_parallel_calls: The number of images that a worker decodes in parallel.
-            signals: The stop requests of all ranks.
-            communicator: The coordinator alone.
+            workers: The workers.
         """
-        self._config = config
+        assert run.validation is not None  # noqa: S101 - Else nothing is evaluated.
+        self._config = run.config
         self._model = model
         self._variables = variables
-        self._records = shard.records
+        self._records = run.validation.records
         self._closures = closures
-        self._num_parallel_calls = num_parallel_calls
-        self._signals = signals
-        self._communicator = communicator
+        self._num_parallel_calls = workers.num_parallel_calls
+        self._signals = job.signals
+        self._communicator = job.communicator
         self._batch_size = min(
-            -(-config.eval_batch_size // num_workers), shard.records.num_examples
+            -(-run.config.eval_batch_size // workers.count), self._records.num_examples
         )
         self._sums_of_batch = tf.function(self._evaluate_batch, autograph=False)
 

@@ -13,8 +13,8 @@ from resnet.data.input_pipeline import Batch, ToRead
 from resnet.data.record_files import RecordFiles
 from resnet.models.layers import dropout, moving_averages
 from resnet.optim.train_state import TrainState
-from resnet.training.parameter_servers import server_update
-from resnet.training.parameter_servers.server_variables import ServerVariables
+from resnet.training.parameter_servers import servers
+from resnet.training.parameter_servers.servers import ServerVariables
 from resnet.training.train_step import mean_loss
 
 
@@ -78,7 +78,7 @@ def make(
         are_classes = tf.debugging.assert_less(batch.labels, config.num_classes)
         with tf.control_dependencies([*batch, are_labels, are_classes]):
             read_at = tf.timestamp()
-            counts = [server_update.num_updates(one) for one in variables.servers]
+            counts = [servers.num_updates(server) for server in variables.servers]
         with tf.control_dependencies(counts):
             values = variables.read_weights()
         loss, gradients, averages = _gradients(
@@ -90,7 +90,7 @@ def make(
             rate, velocity_factor, nesterov_momentum, phase.weight_decay
         )
         staleness = [
-            server_update.apply(
+            servers.apply_update(
                 server,
                 [gradients[index] for index in server.indices],
                 [averages[index] for index in server.average_indices],
