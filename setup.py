@@ -20,7 +20,7 @@ LIBRARY = Path("resnet", "native", "libresnet_ops.so")
 # install/install.sh installs an MPI for each machine, and builds Horovod against it.
 NOT_FROM_AN_INDEX = ("mpich",)
 # Folders of programs, which a wheel holds in the folder resnet_cpu. As packages they
-# would replace others of these names in an environment (resnet/commands.py).
+# would replace others of these names in an environment (resnet/base/commands.py).
 PROGRAMS = ("eval", "launch")
 
 
@@ -131,20 +131,20 @@ setup(
     },
     entry_points={
         "console_scripts": [
-            "resnet-train = resnet.commands:train",
-            "resnet-eval = resnet.commands:evaluate",
-            "imagenet-to-tfrecords = resnet.commands:convert",
-            "resnet-export = resnet.commands:export",
-            "resnet-predict = resnet.commands:predict",
-            "resnet-report = resnet.commands:report",
-            "resnet-learning-curve = resnet.commands:draw_learning_curve",
-            "resnet-benchmark = resnet.commands:benchmark",
-            "resnet-digits = resnet.commands:write_digits",
-            "resnet-estimate = resnet.commands:estimate",
-            "resnet-parameter-server-job = resnet.commands:parameter_server_job",
-            "resnet-plan = resnet.commands:plan",
-            "resnet-place-shards = resnet.commands:place_shards",
-            "resnet-supervise = resnet.commands:supervise",
+            "resnet-train = resnet.base.commands:train",
+            "resnet-eval = resnet.base.commands:evaluate",
+            "imagenet-to-tfrecords = resnet.base.commands:convert",
+            "resnet-export = resnet.base.commands:export",
+            "resnet-predict = resnet.base.commands:predict",
+            "resnet-report = resnet.base.commands:report",
+            "resnet-learning-curve = resnet.base.commands:draw_learning_curve",
+            "resnet-benchmark = resnet.base.commands:benchmark",
+            "resnet-digits = resnet.base.commands:write_digits",
+            "resnet-estimate = resnet.base.commands:estimate",
+            "resnet-parameter-server-job = resnet.base.commands:parameter_server_job",
+            "resnet-plan = resnet.base.commands:plan",
+            "resnet-place-shards = resnet.base.commands:place_shards",
+            "resnet-supervise = resnet.base.commands:supervise",
         ]
     },
 )

@@ -33,8 +33,7 @@ if __name__ == "__main__":  # Before the other imports, which take half a second
 from absl import logging
 
 from data_prep.records import class_mixing, manifest
-from resnet import commands
-from resnet.base import cli
+from resnet.base import cli, commands
 from resnet.base.cli import CommandLine
 from resnet.base.errors import UserError, print_to_pipe
 from resnet.checkpoint import run_folder

@@ -7,7 +7,7 @@ from tests.sources import MAINS, ROOT, SOURCES
 # From the bottom to the top. A module imports only from its own part and from lower
 # layers, so there are no cycles.
 LAYERS: tuple[set[str], ...] = (
-    {"resnet.base", "resnet.commands"},
+    {"resnet.base"},
     {"resnet.hardware", "data_prep.worker_processes"},
     {"resnet.native", "resnet.watchdog", "data_prep.records"},
     {"resnet.models", "resnet.distributed", "data_prep.sources"},

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from resnet.base import program
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 def call(module: str, argv: Sequence[str]) -> int:
