@@ -8,7 +8,6 @@ from tests.sources import ROOT, SOURCES
 
 WITHOUT_TENSORFLOW = {
     "resnet.hardware.placement",
-    "resnet.training.parameter_servers.roles",
     "resnet.training.parameter_servers.staleness",
     "resnet.config.rules",
     "resnet.config.config",
@@ -55,6 +54,8 @@ LATE = {
     "resnet.export.end_of_training",
     "resnet.export.exported_network",
     "resnet.export.formats",
+    "resnet.resnet_main",
+    "resnet.training.parameter_servers.job",
 }
 TENSORFLOW = {"tensorflow", "keras", "horovod", "tensorflow_datasets"}
 
