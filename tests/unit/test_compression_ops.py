@@ -40,10 +40,6 @@ def vector(size: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
 
 
-def float32(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
-
-
 def encode(
     values: np.ndarray, settings: CompressionSettings, stream: Stream = STREAM
 ) -> tuple[np.ndarray, ...]:
@@ -88,97 +84,79 @@ def test_the_op_gives_the_bytes_of_the_reference(compression):
         assert decode(message, size).tobytes() == mean.tobytes()
 
 
-def of_100(**values: float) -> np.ndarray:
-    vector_of_100 = np.zeros(100, np.float32)
-    for index, value in values.items():
-        vector_of_100[int(index[1:])] = value
-    return vector_of_100
+THREE_OF_100 = np.zeros(100, np.float32)
+THREE_OF_100[[3, 50, 51]] = 1, -2, 0.5
+DOCUMENTED = {
+    # n - ceil(n (1 - ratio)) + 1 = 2 values are kept, and what equals the smaller one.
+    # b = 0. Gaps 1, 1, 0: 01 01 1.
+    "topk": (
+        {"ratio": 1 / 4},
+        [1, -5, 2, 3, -3, 0.5],
+        (1, 0, struct.pack("<I3fB", 3, -5, 3, -3, 0b11010)),
+        [1, 0, 2, 0, 0, 0.5],
+    ),
+    # b = 4: 2^4 <= ln(2) 100 / 3 = 23.1. Gaps 3, 46, 0: quotients 0, 2, 0 and
+    # remainders 3, 14, 0. Bits, from the lowest: 1 001 1.
+    "sparse": (
+        {"method": "thresholdv", "threshold": 0.1},
+        THREE_OF_100,
+        (1, 4, struct.pack("<I3f3B", 3, 1, -2, 0.5, 3 | 14 << 4, 0, 0b11001)),
+        [0] * 100,
+    ),
+    # Gap 3 is 1 * 2 + 1.
+    "sparse_bfloat16": (
+        {"method": "thresholdv", "threshold": 1.0, "kept_values": "bfloat16"},
+        [0, 0, 0, 1 + 2**-9],
+        (2, 1, struct.pack("<IH2B", 1, 0x3F80, 0b1, 0b10)),
+        [0, 0, 0, 2**-9],
+    ),
+    # Longer than all values.
+    "dense": (
+        {"method": "thresholdv", "threshold": 1.0},
+        [1, 2, 3, 0.5],
+        (0, 0, struct.pack("<4f", 1, 2, 3, 0)),
+        [0, 0, 0, 0.5],
+    ),
+    # Zero and the largest leave no choice.
+    "ternary": (
+        {"method": "terngrad"},
+        [2, 0, -2, 2, -2, -2],
+        (3, 0, struct.pack("<fBB", 2, 2 * 1 + 1 * 3 + 0 * 9 + 2 * 27 + 0 * 81, 0)),
+        [0] * 6,
+    ),
+    # Norms 5 and 10; 3/5 5 = 3 and so on are whole numbers.
+    "qsgd": (
+        {"method": "qsgd", "qstates": 5, "qsgd_bucket": 3},
+        [3, -4, 0, 6, 8, -0.0],
+        (4, 4, struct.pack("<II2f3B", 5, 3, 5, 10, 0x18, 0x85, 0x59)),
+        [0] * 6,
+    ),
+    # At most 65,504.
+    "fp16": (
+        {"method": "fp16"},
+        [1, -70_000],
+        (5, 0, struct.pack("<2H", 0x3C00, 0xFBFF)),
+        [0, -4496],
+    ),
+    # Ties to even.
+    "bf16": (
+        {"method": "bf16"},
+        [1 + 2**-8, 1 + 3 * 2**-8],
+        (6, 0, struct.pack("<2H", 0x3F80, 0x3F82)),
+        [2**-8, -(2**-8)],
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("settings", "values", "kind", "bit_width", "body", "left"),
-    [
-        # b = 4: 2^4 <= ln(2) 100 / 3 = 23.1. Gaps 3, 46, 0: quotients 0, 2, 0 and
-        # remainders 3, 14, 0. Bits, from the lowest: 1 001 1.
-        pytest.param(
-            {"method": "thresholdv", "threshold": 0.1},
-            of_100(_3=1, _50=-2, _51=0.5),
-            1,
-            4,
-            struct.pack("<I3f", 3, 1, -2, 0.5) + bytes([3 | 14 << 4, 0, 0b11001]),
-            [0] * 100,
-            id="sparse",
-        ),
-        pytest.param(  # Gap 3 is 1 * 2 + 1.
-            {"method": "thresholdv", "threshold": 1.0, "kept_values": "bfloat16"},
-            float32(0, 0, 0, 1 + 2**-9),
-            2,
-            1,
-            struct.pack("<IH", 1, 0x3F80) + bytes([0b1, 0b10]),
-            [0, 0, 0, 2**-9],
-            id="sparse_bfloat16",
-        ),
-        pytest.param(  # Longer than all values.
-            {"method": "thresholdv", "threshold": 1.0},
-            float32(1, 2, 3, 0.5),
-            0,
-            0,
-            struct.pack("<4f", 1, 2, 3, 0),
-            [0, 0, 0, 0.5],
-            id="dense",
-        ),
-        pytest.param(  # Zero and the largest leave no choice.
-            {"method": "terngrad"},
-            float32(2, 0, -2, 2, -2, -2),
-            3,
-            0,
-            struct.pack("<fBB", 2, 2 * 1 + 1 * 3 + 0 * 9 + 2 * 27 + 0 * 81, 0),
-            [0] * 6,
-            id="ternary",
-        ),
-        pytest.param(  # Norms 5 and 10; 3/5 5 = 3 and so on are whole numbers.
-            {"method": "qsgd", "qstates": 5, "qsgd_bucket": 3},
-            float32(3, -4, 0, 6, 8, -0.0),
-            4,
-            4,
-            struct.pack("<II2f3B", 5, 3, 5, 10, 0x18, 0x85, 0x59),
-            [0] * 6,
-            id="qsgd",
-        ),
-        pytest.param(
-            {"method": "fp16"},
-            float32(1, -70_000),
-            5,
-            0,
-            struct.pack("<2H", 0x3C00, 0xFBFF),  # At most 65,504.
-            [0, -4496],
-            id="fp16",
-        ),
-        pytest.param(  # Ties to even.
-            {"method": "bf16"},
-            float32(1 + 2**-8, 1 + 3 * 2**-8),
-            6,
-            0,
-            struct.pack("<2H", 0x3F80, 0x3F82),
-            [2**-8, -(2**-8)],
-            id="bf16",
-        ),
-    ],
-)
-def test_a_message_is_as_documented(settings, values, kind, bit_width, body, left):
+@pytest.mark.parametrize("case", DOCUMENTED)
+def test_a_message_is_as_documented(case):
+    settings, vector_of_case, (kind, bit_width, body), left = DOCUMENTED[case]
+    values = np.array(vector_of_case, np.float32)
     message, lacks = encode(values, CompressionSettings(**settings))
     header = struct.pack("<IBBH", 8 + len(body), kind, bit_width, 0)
     assert message.tobytes() == header + body
     assert lacks.tolist() == left
     assert (values - decode(message, values.size)).tolist() == left
-
-
-def test_topk_keeps_the_largest_and_what_equals_the_smallest_of_them():
-    # n - ceil(n (1 - ratio)) + 1 = 2 of 6.
-    values = float32(1, -5, 2, 3, -3, 0.5)
-    message, left = encode(values, CompressionSettings(ratio=1 / 4))
-    assert decode(message, 6).tolist() == [0, -5, 0, 3, -3, 0]
-    assert left.tolist() == [1, 0, 2, 0, 0, 0.5]
 
 
 @pytest.mark.parametrize("sampled", [None, 1e-6, 1e6])
@@ -287,39 +265,35 @@ def test_the_mean_is_that_of_the_messages_of_all_ranks_and_vectors():
 @pytest.mark.parametrize("settings", METHODS, ids=str)
 def test_damaged_messages_are_an_error_and_nothing_is_read_behind_them(settings):
     draw = np.random.default_rng(3)
-    sizes = [300, 40]
-    parts = [encode(vector(size), settings)[0] for size in sizes]
-    whole = np.concatenate(parts)
-    for damaged in (
-        *(whole[:end] for end in (0, 3, 8, len(parts[0]), len(whole) - 1)),
-        np.append(whole, np.uint8(0)),
+    message, _ = encode(vector(320), settings)
+    cut_at = [160, 160] if settings.qsgd_bucket != 100 else [320]
+    for op, twin, whole, arguments in (
+        (messages.decode_mean, reference.decode_mean, np.tile(message, 2), ([320], 2)),
+        (lambda *of: messages.cut(*of)[:1], reference.cut, message, (cut_at,)),
     ):
-        with pytest.raises(tf.errors.DataLossError, match="is corrupt"):
-            messages.decode_mean(tf.constant(damaged), sizes, 1)
-    for _ in range(100):
-        damaged = flipped(whole, draw, most=40)
-        ours = outcome(
-            lambda given=damaged: messages.decode_mean(tf.constant(given), sizes, 1)
-        )
-        expected = outcome(lambda given=damaged: reference.decode_mean(given, sizes, 1))
-        assert (ours is None) == (expected is None)
-        if ours is not None:
-            # TensorFlow's threads take subnormal numbers for zero.
-            np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-37)
+        for damaged in (
+            *(whole[:end] for end in (0, 3, 8, len(message) - 1, len(whole) - 1)),
+            np.append(whole, np.uint8(0)),
+        ):
+            with pytest.raises(tf.errors.DataLossError, match="is corrupt"):
+                op(tf.constant(damaged), *arguments)
+        for _ in range(100):
+            damaged = whole.copy()
+            damaged[draw.integers(min(len(whole), 80))] ^= np.uint8(
+                1 << draw.integers(8)
+            )
+            ours = outcome(op, tf.constant(damaged), *arguments)
+            expected = outcome(twin, damaged, *arguments)
+            assert (ours is None) == (expected is None)
+            if ours is not None:
+                # TensorFlow's threads take subnormal numbers for zero.
+                np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-37)
 
 
-def flipped(message: np.ndarray, draw: np.random.Generator, most: int) -> np.ndarray:
-    """Returns a message with another bit among the first `most` bytes."""
-    damaged = message.copy()
-    place = draw.integers(min(len(message), most))
-    damaged[place] ^= np.uint8(1 << draw.integers(8))
-    return damaged
-
-
-def outcome(decoded) -> np.ndarray | None:
+def outcome(call, *arguments) -> np.ndarray | None:
     """Returns the arrays of a call as one; None if the message is corrupt."""
     try:
-        return np.concatenate([np.asarray(part) for part in decoded()])
+        return np.concatenate([np.asarray(part) for part in call(*arguments)])
     except (ValueError, tf.errors.OpError):
         return None
 
@@ -362,22 +336,6 @@ def test_a_message_is_not_cut_inside_of_a_byte_or_a_bucket(settings, sizes):
     message, _ = encode(vector(100), CompressionSettings(**settings))
     with pytest.raises(tf.errors.InvalidArgumentError, match="must have a multiple of"):
         messages.cut(tf.constant(message), sizes)
-
-
-@pytest.mark.parametrize("settings", METHODS, ids=str)
-def test_damaged_messages_are_not_cut(settings):
-    draw = np.random.default_rng(4)
-    whole, _ = encode(vector(320), settings)
-    sizes = [160, 160] if settings.qsgd_bucket != 100 else [320]
-    for end in (0, 3, 8, len(whole) - 1):
-        with pytest.raises(tf.errors.DataLossError, match="is corrupt"):
-            messages.cut(tf.constant(whole[:end]), sizes)
-    for _ in range(100):
-        given = flipped(whole, draw, most=len(whole))
-        cut = outcome(lambda given=given: messages.cut(tf.constant(given), sizes)[:1])
-        expected = outcome(lambda given=given: reference.cut(given, sizes))
-        assert (cut is None) == (expected is None)
-        assert cut is None or cut.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize(
