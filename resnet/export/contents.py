@@ -20,6 +20,7 @@ from resnet.base import json_file
 from resnet.base.errors import UserError
 from resnet.checkpoint.weight_formats import files
 from resnet.config.config import Config
+from resnet.config.recipe import PARTS
 
 FORMAT_VERSION = 1
 KEY = files.DESCRIPTION
@@ -89,27 +90,22 @@ def of_run(
 ) -> Contents:
     """Returns the description of a network of a run, whose attributes these are."""
     known = training_set(config)
+    same = (
+        *("model", "image_size", "channel_mean", "channel_stddev", "class_names"),
+        *("batch_norm_epsilon", "resnet_variant", *PARTS),
+    )
     return Contents(
-        model=config.model,
         step=step,
         weights=weights,
         precision=precision,
         is_folded=is_folded,
-        image_size=config.image_size,
         crop=config.eval_crop,
         crop_fraction=config.eval_crop_fraction,
-        channel_mean=config.channel_mean,
-        channel_stddev=config.channel_stddev,
-        batch_norm_epsilon=config.batch_norm_epsilon,
-        resnet_variant=config.resnet_variant,
-        activation=config.activation,
-        se_ratio=config.se_ratio,
-        blur_pool=config.blur_pool,
-        class_names=config.class_names,
         class_descriptions=known.class_descriptions if known else (),
         image_format=known.image_format if known else "",
         apply_exif_orientation=known is not None and known.apply_exif_orientation,
         program=f"resnet-cpu {_version()}",
+        **{name: getattr(config, name) for name in same},
     )
 
 

@@ -11,6 +11,25 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.layers import (
+    Activation,
+    Add,
+    AveragePooling2D,
+    BatchNormalization,
+    Concatenate,
+    Conv2D,
+    Dense,
+    Dropout,
+    Flatten,
+    GlobalAveragePooling2D,
+    GlobalMaxPooling2D,
+    MaxPooling2D,
+    Multiply,
+    ReLU,
+    Rescaling,
+    Reshape,
+    ZeroPadding2D,
+)
 
 from resnet.base.errors import UserError
 from resnet.export.contents import Contents
@@ -105,14 +124,14 @@ class _StockLayers:
             layers.MaxPool: self._max_pool,
             layers.AvgPool: self._avg_pool,
             layers.BlurPool: self._blur_pool,
-            layers.GlobalMaxPool: self._same(keras.layers.GlobalMaxPooling2D),
-            layers.GlobalAvgPool: self._same(keras.layers.GlobalAveragePooling2D),
+            layers.GlobalMaxPool: self._same(GlobalMaxPooling2D),
+            layers.GlobalAvgPool: self._same(GlobalAveragePooling2D),
             layers.Gelu: self._gelu,
             layers.Activation: self._activation,
             layers.Gate: self._gate,
             layers.Add: self._add,
-            layers.Concat: self._same(keras.layers.Concatenate),
-            layers.Flatten: self._same(keras.layers.Flatten),
+            layers.Concat: self._same(Concatenate),
+            layers.Flatten: self._same(Flatten),
             layers.Dropout: self._dropout,
             layers.Dense: self._dense,
             layers.Classifier: self._classifier,
@@ -169,8 +188,7 @@ class _StockLayers:
         return lambda layer, x: self._stock(kind, layer, x)
 
     def _pad(self, layer: layers.Layer, x: Any, padding: Any) -> Any:
-        kind = keras.layers.ZeroPadding2D
-        return self._stock(kind, layer, x, "pad", padding=padding)
+        return self._stock(ZeroPadding2D, layer, x, "pad", padding=padding)
 
     def _cast(self, layer: layers.Cast, x: Any) -> Any:
         """The cast of the images becomes their normalization; stock layers cast."""
@@ -178,49 +196,41 @@ class _StockLayers:
             return x
         mean = np.array(self._contents.channel_mean)
         stddev = np.array(self._contents.channel_stddev)
-        return keras.layers.Rescaling(
-            (1 / (255 * stddev)).tolist(),
-            (-mean / stddev).tolist(),
-            name="normalization",
-            dtype="float32",
-        )(x)
+        scale, offset = (1 / (255 * stddev)).tolist(), (-mean / stddev).tolist()
+        return Rescaling(scale, offset, name="normalization", dtype="float32")(x)
 
     def _conv_norm(self, layer: layers.ConvNorm, x: Any, *residuals: Any) -> Any:
         is_folded = self._contents.is_folded
         kernel, bias = layer.kernel, layer.bias if layer.use_bias else None
         if is_folded:
             kernel, bias = layer.folded()
-        x = self._convolution(layer, x, kernel, bias)
+        x = self._padded_convolution(layer, x, kernel, bias)
         if isinstance(layer, layers.PooledConvNorm):
-            kind = keras.layers.MaxPooling2D
-            x = self._stock(kind, layer, x, "pool", pool_size=SIDE)
+            x = self._stock(MaxPooling2D, layer, x, "pool", pool_size=SIDE)
         if not is_folded:
             x = self._batch_norm(layer, x)
         for residual in residuals:
-            x = self._stock(keras.layers.Add, layer, [x, residual], "sum")
+            x = self._stock(Add, layer, [x, residual], "sum")
         if layer.relu:
-            x = self._stock(keras.layers.ReLU, layer, x, "relu")
+            x = self._stock(ReLU, layer, x, "relu")
         return x if layer.num_copies == 1 else [x] * layer.num_copies
 
     def _projected_pool(self, layer: layers.ConvNorm, x: Any) -> Any:
         """The pool comes first here, so that the convolution can have the bias."""
-        x = self._average_pool(layer, self._pad(layer, x, 1), 3, 1, part="pool")
+        x = self._average(layer, self._pad(layer, x, 1), 3, 1, part="pool")
         return self._conv_norm(layer, x)
 
     def _batch_norm(self, layer: layers.ConvNorm, x: Any) -> Any:
         gamma = [] if layer.fixed_gamma else [layer.gamma]
-        return self._stock(
-            keras.layers.BatchNormalization,
-            layer,
-            x,
-            "bn",
-            weights=[*gamma, layer.beta, layer.moving_mean, layer.moving_variance],
-            momentum=layer.batch_norm_momentum,
-            epsilon=layer.epsilon,
-            scale=not layer.fixed_gamma,
-        )
+        weights = [*gamma, layer.beta, layer.moving_mean, layer.moving_variance]
+        settings: dict[str, Any] = {
+            "momentum": layer.batch_norm_momentum,
+            "epsilon": layer.epsilon,
+            "scale": not layer.fixed_gamma,
+        }
+        return self._stock(BatchNormalization, layer, x, "bn", "", weights, **settings)
 
-    def _convolution(
+    def _padded_convolution(
         self, layer: layers.ConvNorm | layers.Conv, x: Any, kernel: Any, bias: Any
     ) -> Any:
         """Returns a convolution with the fixed padding of `layers.convolution`."""
@@ -229,75 +239,59 @@ class _StockLayers:
             before = (size - 1) // 2
             sides = (before, size - 1 - before)
             x, padding = self._pad(layer, x, (sides, sides)), "valid"
+        return self._convolution(
+            layer, x, kernel, bias, strides=layer.stride, padding=padding
+        )
+
+    def _convolution(
+        self,
+        layer: layers.Layer,
+        x: Any,
+        kernel: Any,
+        bias: Any,
+        dtype: str = "",
+        **settings: Any,
+    ) -> Any:
+        height, width, _, filters = kernel.shape
         return self._stock(
-            keras.layers.Conv2D,
+            Conv2D,
             layer,
             x,
+            dtype=dtype,
             weights=[kernel] if bias is None else [kernel, bias],
-            filters=layer.filters,
-            kernel_size=size,
-            strides=layer.stride,
-            padding=padding,
+            filters=filters,
+            kernel_size=(height, width),
             use_bias=bias is not None,
             kernel_initializer="zeros",
+            **settings,
         )
 
     def _conv(self, layer: layers.Conv, x: Any) -> Any:
-        x = self._convolution(layer, x, layer.kernel, layer.bias)
-        return self._stock(keras.layers.ReLU, layer, x, "relu")
+        x = self._padded_convolution(layer, x, layer.kernel, layer.bias)
+        return self._stock(ReLU, layer, x, "relu")
 
     def _whitening(self, layer: layers.Whitening, x: Any) -> Any:
-        return self._stock(
-            keras.layers.Conv2D,
-            layer,
-            x,
-            dtype="float32",
-            weights=[layer.kernel, layer.bias],
-            filters=layer.filters,
-            kernel_size=layer.kernel_size,
-            kernel_initializer="zeros",
-        )
-
-    def _constant_convolution(
-        self, layer: layers.Layer, x: Any, kernel: Any, stride: int
-    ) -> Any:
-        """Returns a 1x1 convolution whose kernel is not trained."""
-        return self._stock(
-            keras.layers.Conv2D,
-            layer,
-            x,
-            weights=[kernel[np.newaxis, np.newaxis]],
-            filters=kernel.shape[-1],
-            kernel_size=1,
-            strides=stride,
-            use_bias=False,
-            kernel_initializer="zeros",
-            trainable=False,
-        )
+        return self._convolution(layer, x, layer.kernel, layer.bias, "float32")
 
     def _zero_pad_shortcut(self, layer: layers.ZeroPadShortcut, x: Any) -> Any:
         """A part of the identity matrix copies the channels and appends zeros."""
-        identity = np.eye(x.shape[-1], layer.filters, dtype=np.float32)
-        return self._constant_convolution(layer, x, identity, layer.stride)
-
-    def _gray(self, layer: mlp.Gray, x: Any) -> Any:
-        thirds = np.full((3, 1), 1 / 3, np.float32)
-        return self._constant_convolution(layer, x, thirds, 1)
-
-    def _max_pool(self, layer: layers.MaxPool, x: Any) -> Any:
-        padding = "same"
-        if layer.is_symmetric:
-            x, padding = self._pad(layer, x, (layer.window - 1) // 2), "valid"
-        return self._stock(
-            keras.layers.MaxPooling2D,
-            layer,
-            x,
-            pool_size=layer.window,
-            strides=layer.stride,
-            padding=padding,
+        identity = np.eye(x.shape[-1], layer.filters, dtype=np.float32)[None, None]
+        return self._convolution(
+            layer, x, identity, None, strides=layer.stride, trainable=False
         )
 
-    def _average_pool(
+    def _gray(self, layer: mlp.Gray, x: Any) -> Any:
+        thirds = np.full((1, 1, 3, 1), 1 / 3, np.float32)
+        return self._convolution(layer, x, thirds, None, trainable=False)
+
+    def _max_pool(self, layer: layers.MaxPool, x: Any) -> Any:
+        settings: dict[str, Any] = {"strides": layer.stride, "padding": "same"}
+        if layer.is_symmetric:
+            x = self._pad(layer, x, (layer.window - 1) // 2)
+            settings["padding"] = "valid"
+        return self._stock(MaxPooling2D, layer, x, pool_size=layer.window, **settings)
+
+    def _average(
         self,
         layer: layers.Layer,
         x: Any,
@@ -306,70 +300,59 @@ class _StockLayers:
         padding: str = "valid",
         part: str = "",
     ) -> Any:
-        return self._stock(
-            keras.layers.AveragePooling2D,
-            layer,
-            x,
-            part,
-            pool_size=size,
-            strides=stride,
-            padding=padding,
-        )
+        settings: dict[str, Any] = {
+            "pool_size": size,
+            "strides": stride,
+            "padding": padding,
+        }
+        return self._stock(AveragePooling2D, layer, x, part, **settings)
 
     def _avg_pool(self, layer: layers.AvgPool, x: Any) -> Any:
-        return self._average_pool(layer, x, 2, 2, "same")
+        return self._average(layer, x, 2, 2, "same")
 
     def _blur_pool(self, layer: layers.BlurPool, x: Any) -> Any:
         """[1, 2, 1] / 4 is the average over two positions, twice."""
-        x = self._average_pool(layer, self._pad(layer, x, 1), 2, 1, part="average")
-        return self._average_pool(layer, x, 2, layer.stride)
+        x = self._average(layer, self._pad(layer, x, 1), 2, 1, part="average")
+        return self._average(layer, x, 2, layer.stride)
 
     def _gelu(self, layer: layers.Gelu, x: Any) -> Any:
         dtype = "float32" if x.dtype == "float32" else self._dtype
-        kind = keras.layers.Activation
-        return self._stock(kind, layer, x, dtype=dtype, activation="gelu")
+        return self._stock(Activation, layer, x, dtype=dtype, activation="gelu")
 
     def _activation(self, layer: layers.Activation | layers.Gate, x: Any) -> Any:
-        kind = keras.layers.Activation
-        x = self._stock(kind, layer, x, activation=layer.activation)
+        x = self._stock(Activation, layer, x, activation=layer.activation)
         return x if layer.num_copies == 1 else [x] * layer.num_copies
 
     def _gate(self, layer: layers.Gate, x: Any, logits: Any, residual: Any) -> Any:
-        kind = keras.layers.Activation
-        gate = self._stock(kind, layer, logits, "sigmoid", activation="sigmoid")
+        gate = self._stock(Activation, layer, logits, "sigmoid", activation="sigmoid")
         shape = (1, 1, x.shape[-1])
-        gate = self._stock(
-            keras.layers.Reshape, layer, gate, "shape", target_shape=shape
-        )
-        x = self._stock(keras.layers.Multiply, layer, [x, gate], "product")
-        x = self._stock(keras.layers.Add, layer, [x, residual], "sum")
+        gate = self._stock(Reshape, layer, gate, "shape", target_shape=shape)
+        x = self._stock(Multiply, layer, [x, gate], "product")
+        x = self._stock(Add, layer, [x, residual], "sum")
         return self._activation(layer, x)
 
     def _add(self, layer: layers.Add, *inputs: Any) -> Any:
-        return self._stock(keras.layers.Add, layer, list(inputs))
+        return self._stock(Add, layer, list(inputs))
 
     def _dropout(self, layer: layers.Dropout, x: Any) -> Any:
         if self._contents.is_folded:
             return x
-        return self._stock(keras.layers.Dropout, layer, x, rate=layer.rate)
+        return self._stock(Dropout, layer, x, rate=layer.rate)
 
     def _dense(self, layer: layers.Dense, x: Any) -> Any:
-        activation = "relu" if layer.relu else None
-        return self._linear(layer, x, layer.kernel, layer.bias, self._dtype, activation)
+        relu = "relu" if layer.relu else None
+        return self._linear(layer, x, layer.kernel, layer.bias, self._dtype, relu)
 
     def _classifier(self, layer: layers.Classifier, x: Any) -> Any:
         # In float32 also in a network of bfloat16, as its logits are.
-        kind = keras.layers.GlobalAveragePooling2D
-        x = self._stock(kind, layer, x, "pool", "float32")
-        return self._linear(layer, x, layer.kernel, layer.bias, "float32")
+        x = self._stock(GlobalAveragePooling2D, layer, x, "pool", "float32")
+        return self._linear(layer, x, layer.kernel, layer.bias)
 
     def _scaled_linear(self, layer: layers.ScaledLinear, x: Any) -> Any:
         if self._contents.is_folded:
-            kernel = layer.kernel * layer.scale
-            return self._linear(layer, x, kernel, None, "float32")
-        x = self._linear(layer, x, layer.kernel, None, "float32")
-        kind = keras.layers.Rescaling
-        return self._stock(kind, layer, x, "scale", "float32", scale=layer.scale)
+            return self._linear(layer, x, layer.kernel * layer.scale, None)
+        x = self._linear(layer, x, layer.kernel, None)
+        return self._stock(Rescaling, layer, x, "scale", "float32", scale=layer.scale)
 
     def _linear(
         self,
@@ -377,11 +360,11 @@ class _StockLayers:
         x: Any,
         kernel: Any,
         bias: Any,
-        dtype: str,
+        dtype: str = "float32",
         activation: str | None = None,
     ) -> Any:
         return self._stock(
-            keras.layers.Dense,
+            Dense,
             layer,
             x,
             dtype=dtype,

@@ -1,6 +1,10 @@
+"""Each example counts once, as in NumPy, for any views, batch sizes and ranks."""
+
 import dataclasses
 import io
+import itertools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import keras
@@ -19,29 +23,24 @@ from resnet.data.example_shard import ExampleShard, shard_of_rank
 from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation import top_classes
-from resnet.evaluation.evaluator import Evaluator, Result, in_top
+from resnet.evaluation.evaluator import Ensemble, Evaluator, Result, in_top
 from resnet.evaluation.top_classes import TopClasses
 from resnet.hardware.placement import ProcessInfo
+from resnet.runtime.preemption import Preempted
 from tests.unit.jobs import job
 from tests.unit.one_of_ranks import OneOfRanks
 
 ALONE = Communicator(ProcessInfo())
 NUM_EXAMPLES = 11
-ALL_COUNTED = np.array([0, 0, 0, NUM_EXAMPLES, 0])  # As all ranks' sums.
 NUM_CLASSES = 8
 LABEL_SMOOTHING = 0.25
+SIZE = 32
 MEAN = np.array([0.485, 0.456, 0.406])
 STDDEV = np.array([0.229, 0.224, 0.225])
-
-
-@pytest.fixture(scope="module")
-def config(make_config) -> Config:
-    return make_config(
-        class_names="abcdefgh",
-        eval_batch_size=3,
-        label_smoothing=LABEL_SMOOTHING,
-        weight_decay=0.5,
-    )
+LABELS = np.array([3 * i % NUM_CLASSES for i in range(NUM_EXAMPLES)])
+VIEWS = ("center", "flip", "five_crops", "ten_crops")
+# Sums of 3,072 products in float32, with which NumPy has no rounding.
+LOSS_TOLERANCE = 1e-4
 
 
 def ranking(logits: np.ndarray) -> list[list[int]]:
@@ -54,7 +53,7 @@ def ranking(logits: np.ndarray) -> list[list[int]]:
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), batch=st.integers(1, 5), num_classes=st.integers(1, 9))
-def test_the_label_is_looked_for_in_the_ranking_of_the_classes(
+def test_a_label_is_in_the_top_k_of_the_ranking_of_the_classes(
     data, batch, num_classes
 ):
     # Few values, so that many are equal.
@@ -71,38 +70,35 @@ def test_the_label_is_looked_for_in_the_ranking_of_the_classes(
         assert ours.numpy().tolist() == expected
 
 
-@pytest.mark.parametrize("k", [1, 5])
-def test_a_network_that_says_the_same_of_all_classes_is_right_about_the_first_k(k):
-    logits = tf.zeros([NUM_CLASSES, NUM_CLASSES])
-    ours = in_top(logits, tf.range(NUM_CLASSES), k).numpy()
-    assert ours.tolist() == [label < k for label in range(NUM_CLASSES)]
+def test_a_label_without_a_finite_logit_is_never_in_the_top():
+    for bad in (np.nan, np.inf, -np.inf):
+        logits = tf.constant([[bad, 1.0, 2.0], [1.0, 3.0, 2.0]], tf.float32)
+        assert in_top(logits, tf.constant([0, 1]), 3).numpy().tolist() == [False, True]
+    all_nan = tf.fill([4, 6], np.float32(np.nan))
+    assert not in_top(all_nan, tf.constant([0, 1, 2, 5]), 5).numpy().any()
 
 
-@pytest.mark.parametrize("own", [np.nan, np.inf, -np.inf])
-def test_a_label_without_a_finite_logit_is_never_in(own):
-    logits = tf.constant([[own, 1.0, 2.0], [1.0, 3.0, 2.0]], tf.float32)
-    assert in_top(logits, tf.constant([0, 1]), 3).numpy().tolist() == [False, True]
-
-
-def test_logits_that_are_all_no_numbers_are_all_wrong():
-    logits = tf.fill([4, 6], np.float32(np.nan))
-    assert not in_top(logits, tf.constant([0, 1, 2, 5]), 5).numpy().any()
+@pytest.fixture(scope="module")
+def config(make_config) -> Config:
+    config = make_config(
+        class_names="abcdefgh", label_smoothing=LABEL_SMOOTHING, weight_decay=0.5
+    )
+    return dataclasses.replace(
+        config, eval_crop_fraction=0.8, eval_crop="resize_then_crop"
+    )
 
 
 @pytest.fixture(scope="module")
 def jpegs() -> list[bytes]:
-    """Images of 32 x 32, example i of class 3 * i % 8."""
+    """Noise of 40 x 52: its shorter side is what 32 / 0.8 makes of it."""
     generator = np.random.default_rng(0)
     encoded = []
     for _ in range(NUM_EXAMPLES):
         file = io.BytesIO()
-        colour = generator.integers(0, 256, 3).astype(np.uint8)
-        Image.fromarray(np.broadcast_to(colour, (32, 32, 3))).save(file, "JPEG")
+        pixels = generator.integers(0, 256, (40, 52, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(file, "JPEG")
         encoded.append(file.getvalue())
     return encoded
-
-
-LABELS = np.array([3 * i % NUM_CLASSES for i in range(NUM_EXAMPLES)])
 
 
 @pytest.fixture(scope="module")
@@ -114,204 +110,215 @@ def records(tmp_path_factory, jpegs, config, write_tiny_set) -> RecordFiles:
     return record_files.open_split(record_set, "validation")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model() -> keras.Model:
-    """The mean colour times a fixed matrix."""
-    inputs = keras.Input((32, 32, 3))
-    x = keras.layers.GlobalAveragePooling2D()(inputs)
-    made = keras.Model(inputs, keras.layers.Dense(NUM_CLASSES, name="dense")(x))
-    generator = np.random.default_rng(3)
-    for variable in made.variables:
-        variable.assign(generator.normal(size=variable.shape))
-    return made
+    """A matrix on all pixels."""
+    inputs = keras.Input((SIZE, SIZE, 3))
+    logits = keras.layers.Dense(NUM_CLASSES)(keras.layers.Flatten()(inputs))
+    model = keras.Model(inputs, logits)
+    set_weights(model, 1)
+    return model
 
 
-class Rights(NamedTuple):
+def set_weights(model: keras.Model, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    for variable in model.variables:
+        variable.assign(generator.normal(size=variable.shape) / 30)
+
+
+def crops_of(jpegs: list[bytes], views: str = "center") -> np.ndarray:
+    """What the network is to see, `[num_examples, views, 32, 32, 3]`."""
+    decoded = np.array([tf.io.decode_jpeg(jpeg).numpy() for jpeg in jpegs])
+    images = (decoded / 255 - MEAN) / STDDEV
+    begins = [(4, 10)]
+    if views in ("five_crops", "ten_crops"):
+        begins = [(0, 0), (0, 20), (8, 0), (8, 20), (4, 10)]
+    crops = [images[:, y : y + SIZE, x : x + SIZE] for y, x in begins]
+    if views in ("flip", "ten_crops"):
+        crops += [crop[:, :, ::-1] for crop in crops]
+    return np.stack(crops, axis=1)
+
+
+def probabilities(model: keras.Model, images: np.ndarray) -> np.ndarray:
+    """The mean over the views, `[num_examples, num_classes]`."""
+    kernel, bias = (one.numpy().astype(np.float64) for one in model.variables)
+    powers = np.exp(images.reshape(*images.shape[:2], -1) @ kernel + bias)
+    return (powers / powers.sum(-1, keepdims=True)).mean(1)
+
+
+class Expected(NamedTuple):
     """What NumPy finds of each example, `[num_examples]`."""
 
     top1: np.ndarray
     top5: np.ndarray
     loss: np.ndarray
 
-
-@pytest.fixture(scope="module")
-def rights(jpegs, model) -> Rights:
-    kernel, bias = (one.numpy().astype(np.float64) for one in model.variables)
-    images = np.array([tf.io.decode_jpeg(one).numpy() for one in jpegs]) / 255
-    logits = ((images - MEAN) / STDDEV).mean((1, 2)) @ kernel + bias
-    order = np.argsort(-logits, axis=1)
-    log_softmax = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-    own = log_softmax[np.arange(NUM_EXAMPLES), LABELS]
-    smoothed = (1 - LABEL_SMOOTHING) * own + LABEL_SMOOTHING * log_softmax.mean(1)
-    top5 = (order[:, :5] == LABELS[:, np.newaxis]).any(1)
-    return Rights(order[:, 0] == LABELS, top5, -smoothed)
+    def sums(self, kept: slice | list[int] = slice(None)) -> list[float]:
+        """The numbers right in the top 1 and 5, and the summed loss."""
+        return [float(values[kept].sum()) for values in self]
 
 
-@pytest.fixture(scope="module")
-def expected(rights) -> tuple[int, int, float]:
-    """Those right, those right among five, and the summed loss."""
-    return int(rights.top1.sum()), int(rights.top5.sum()), float(rights.loss.sum())
+def expected_of(mean: np.ndarray) -> Expected:
+    order = np.argsort(-mean, axis=1)
+    logarithms = np.log(mean)
+    labels = LABELS[: len(mean)]
+    own = logarithms[np.arange(len(mean)), labels]
+    losses = -(1 - LABEL_SMOOTHING) * own - LABEL_SMOOTHING * logarithms.mean(1)
+    in_five = (order[:, :5] == labels[:, np.newaxis]).any(1)
+    return Expected(order[:, 0] == labels, in_five, losses)
 
 
-@pytest.fixture(scope="module")
+def check(
+    result: Result, expected: Expected, kept: slice | list[int] = slice(None)
+) -> None:
+    top1, top5, loss = expected.sums(kept)
+    count = len(expected.loss[kept])
+    assert (result.count, result.skipped_records) == (count, NUM_EXAMPLES - count)
+    assert (result.top1, result.top5) == (top1 / count, top5 / count)
+    assert result.cross_entropy * count == pytest.approx(loss, rel=LOSS_TOLERANCE)
+
+
+@pytest.fixture
 def evaluator(model, records, config) -> Callable[..., Evaluator]:
     """A function that returns the evaluator of one of some ranks."""
 
-    def evaluator(communicator: Communicator, own=records, **changes) -> Evaluator:
-        share = ExampleShard(
+    def evaluator(
+        communicator=ALONE, own=records, signals=None, **changes
+    ) -> Evaluator:
+        shard = ExampleShard(
             own, communicator.rank, communicator.num_ranks, own.num_examples
         )
         changed = dataclasses.replace(config, **changes)
-        return Evaluator(model, share, changed, job(communicator))
+        return Evaluator(model, shard, changed, job(communicator, signals))
 
     return evaluator
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "num_batches"), [(1, 11), (3, 4), (7, 2), (11, 1), (1000, 1)]
-)
-def test_each_example_counts_once_for_any_batch_size(
-    evaluator, expected, batch_size, num_batches
+@pytest.mark.parametrize("batch_size", [1, 25, 1000])
+@pytest.mark.parametrize("views", VIEWS)
+def test_views_are_averaged_and_each_example_counts_once(
+    model, evaluator, jpegs, views, batch_size
 ):
-    top1, top5, loss = expected
-    assert 0 < top1 < top5 < NUM_EXAMPLES  # Or the test could not tell much.
-    ours = evaluator(ALONE, eval_batch_size=batch_size)
-    assert ours.num_batches == num_batches
+    expected = expected_of(probabilities(model, crops_of(jpegs, views)))
+    ours = evaluator(eval_views=views, eval_batch_size=batch_size)
     reported: list[int] = []
-    result = ours.evaluate(report=reported.append)
-    assert reported == list(range(1, num_batches + 1))
-    assert result.count == NUM_EXAMPLES
-    assert result.top1 == top1 / NUM_EXAMPLES
-    assert result.top5 == top5 / NUM_EXAMPLES
-    # Logits are float32.
-    assert result.loss == pytest.approx(loss / NUM_EXAMPLES, rel=1e-5)
+    check(ours.evaluate(report=reported.append), expected)
+    assert reported == list(range(1, ours.num_batches + 1))
     assert ours._count_batch.experimental_get_tracing_count() == 1
 
 
+def test_the_views_differ(model, jpegs):
+    # Or the tests could not tell them apart.
+    losses = [
+        expected_of(probabilities(model, crops_of(jpegs, views))).sums()[2]
+        for views in VIEWS
+    ]
+    for loss, other in itertools.pairwise(losses):
+        assert abs(loss - other) > 10 * LOSS_TOLERANCE * loss
+
+
+@pytest.mark.parametrize(
+    ("views", "num_batches"),
+    [("center", 2), ("flip", 3), ("five_crops", 6), ("ten_crops", 11)],
+)
+def test_the_batch_size_is_of_images_that_the_network_sees(
+    evaluator, views, num_batches
+):
+    # 10, 5, 2 and 1 images a batch.
+    ours = evaluator(eval_views=views, eval_batch_size=10)
+    assert ours.num_batches == num_batches
+
+
 def test_evaluating_again_gives_the_same_and_sees_new_weights(model, evaluator):
-    ours = evaluator(ALONE)
+    ours = evaluator()
     first = ours.evaluate()
     assert ours.evaluate() == first
-    before = [one.numpy() for one in model.variables]
     for variable in model.variables:
         variable.assign(tf.zeros_like(variable.value))
     zero = ours.evaluate()
-    for variable, value in zip(model.variables, before, strict=True):
-        variable.assign(value)
     # All classes equal: those of the first class are right. Labels 0 are examples 0, 8.
     assert zero.top1 == 2 / NUM_EXAMPLES
     assert zero.loss == pytest.approx(np.log(NUM_CLASSES), rel=1e-6)
-    assert ours.evaluate() == first
-
-
-@pytest.mark.parametrize("batch_size", [4, 1000])
-def test_the_predictions_are_those_that_were_counted(evaluator, rights, batch_size):
-    ours, top = evaluator(ALONE, eval_batch_size=batch_size), TopClasses()
-    assert ours.evaluate(top=top) == ours.evaluate()
-    block = top.of_all(ALONE)
-    assert block.examples.tolist() == list(range(NUM_EXAMPLES))
-    assert block.labels.tolist() == LABELS.tolist()
-    is_right = block.classes[:, 0] == block.labels
-    assert is_right.tolist() == rights.top1.tolist()
-    in_five = (block.classes == block.labels[:, np.newaxis]).any(axis=1)
-    assert in_five.tolist() == rights.top5.tolist()
-    ensemble, of_ensemble = ours.new_ensemble(), TopClasses()
-    ours.add_to(ensemble)
-    ours.evaluate_ensemble(ensemble, of_ensemble)
-    again = of_ensemble.of_all(ALONE)
-    assert again.classes.tolist() == block.classes.tolist()
-    np.testing.assert_allclose(again.probabilities, block.probabilities, rtol=1e-5)
-
-
-def test_the_images_of_wrong_predictions_are_kept_the_most_certain_first(
-    evaluator, records
-):
-    top = TopClasses()
-    evaluator(ALONE).evaluate(top=top)
-    block = top.of_all(ALONE)
-    found = top_classes.wrong_images(top.of_rank(), block, records, ALONE)
-    certainty = {
-        int(example): float(row[0])
-        for example, row, is_wrong in zip(
-            block.examples,
-            block.probabilities,
-            block.classes[:, 0] != block.labels,
-            strict=True,
-        )
-        if is_wrong
-    }
-    assert 1 < len(certainty) < NUM_EXAMPLES
-    expected = sorted(certainty, key=lambda example: -certainty[example])
-    assert [one.example for one in found] == expected
-    image = Image.open(io.BytesIO(found[0].jpeg))
-    assert image.size == (32, 32)
-
-
-def test_ranks_send_only_the_images_that_are_chosen_of_all(
-    evaluator, records, monkeypatch
-):
-    class Rank(OneOfRanks):
-        def gather_objects(self, value):
-            sent.append(value)
-            return [value]
-
-    monkeypatch.setattr(top_classes, "NUM_IMAGES", 3)
-    top, sent = TopClasses(), []
-    evaluator(ALONE).evaluate(top=top)
-    block = top.of_all(ALONE)
-    expected = top_classes.wrong_images(block, block, records, ALONE)
-    for rows in (slice(0, 2), slice(2, None)):
-        own = block.rows(np.arange(len(block.labels))[rows])
-        top_classes.wrong_images(own, block, records, Rank(0, 2))
-    assert {**sent[0], **sent[1]} == {image.example: image for image in expected}
-    assert sum(map(len, sent)) == len(expected) == 3
 
 
 def test_the_weight_penalty_is_in_the_loss(evaluator):
-    ours = evaluator(ALONE)
-    plain = ours.evaluate()
-    penalized = ours.evaluate(5.0)
+    plain, penalized = evaluator().evaluate(), evaluator().evaluate(5.0)
     assert penalized.loss - plain.loss == pytest.approx(5.0, rel=1e-6)
     assert penalized.cross_entropy == plain.cross_entropy == plain.loss
     assert penalized.top1 == plain.top1
 
 
-# With 2 examples, three of the ranks have none.
-@pytest.mark.parametrize(("num_ranks", "num_examples"), [(2, 11), (3, 11), (5, 2)])
-def test_the_ranks_together_count_each_example_once(
-    evaluator, records, rights, num_ranks, num_examples
+def test_mean_probabilities_have_the_loss_of_probabilities(
+    model, evaluator, config, jpegs
 ):
-    own = dataclasses.replace(
+    binary = dataclasses.replace(config.phases[0], loss="binary_cross_entropy")
+    flipped = evaluator(phases=(binary,), eval_views="flip").evaluate()
+    check(flipped, expected_of(probabilities(model, crops_of(jpegs, "flip"))))
+    assert "views flip" in str(flipped)
+    alone = evaluator(phases=(binary,))
+    ensemble = alone.new_ensemble()
+    alone.add_to(ensemble)
+    expected = expected_of(probabilities(model, crops_of(jpegs)))
+    check(alone.evaluate_ensemble(ensemble), expected)
+    # The logits of one network and one view have the loss of the training.
+    own = alone.evaluate().loss * NUM_EXAMPLES
+    assert abs(own - expected.sums()[2]) > 10 * LOSS_TOLERANCE * own
+
+
+def first_of(records: RecordFiles, num_examples: int) -> RecordFiles:
+    return dataclasses.replace(
         records,
         file_of_example=records.file_of_example[:num_examples],
         offset_of_example=records.offset_of_example[:num_examples],
         number_of_example=records.number_of_example[:num_examples],
     )
+
+
+# With 2 examples, some of the ranks have none.
+@pytest.mark.parametrize(
+    ("num_ranks", "num_examples", "views"),
+    [(2, 11, "center"), (3, 11, "ten_crops"), (5, 2, "center")],
+)
+@pytest.mark.parametrize("num_networks", [1, 2])
+def test_the_ranks_together_count_each_example_once(
+    model, evaluator, records, jpegs, num_ranks, num_examples, views, num_networks
+):
+    images = crops_of(jpegs[:num_examples], views)
     total, all_counted = np.zeros(5), np.array([0, 0, 0, num_examples, 0])
     for rank in range(num_ranks):
         communicator = OneOfRanks(rank, num_ranks, all_counted)
-        evaluator(communicator, own, eval_batch_size=4).evaluate()
+        own = first_of(records, num_examples)
+        ours = evaluator(communicator, own, eval_views=views, eval_batch_size=20)
+        if num_networks == 1:
+            ours.evaluate()
+            of_networks = [probabilities(model, images)]
+        else:
+            ensemble, of_networks = ours.new_ensemble(), []
+            for seed in (1, 2):
+                set_weights(model, seed)
+                ours.add_to(ensemble)
+                of_networks.append(probabilities(model, images))
+            ours.evaluate_ensemble(ensemble)
         total += communicator.values
-    assert total[0] == rights.top1[:num_examples].sum()
-    assert total[1] == rights.top5[:num_examples].sum()
-    assert total[2] == pytest.approx(rights.loss[:num_examples].sum(), rel=1e-5)
-    assert total[3:].tolist() == [num_examples, 0]
+    top1, top5, loss = expected_of(np.mean(of_networks, axis=0)).sums()
+    assert total[[0, 1, 3, 4]].tolist() == [top1, top5, num_examples, 0]
+    assert total[2] == pytest.approx(loss, rel=LOSS_TOLERANCE)
 
 
 def test_nodes_with_files_of_their_own_together_count_each_example_once(
-    model, records, config, expected
+    model, records, config, jpegs
 ):
     # Two ranks on the node with the first file, one with the second, one with none.
     shards_of_ranks = [(0,), (1,), (0,), ()]
     total = np.zeros(5)
     for rank in range(4):
-        communicator = OneOfRanks(rank, 4, ALL_COUNTED)
-        share = shard_of_rank(records, shards_of_ranks, rank)
-        Evaluator(model, share, config, job(communicator)).evaluate()
+        communicator = OneOfRanks(rank, 4, np.array([0, 0, 0, NUM_EXAMPLES, 0]))
+        shard = shard_of_rank(records, shards_of_ranks, rank)
+        Evaluator(model, shard, config, job(communicator)).evaluate()
         total += communicator.values
-    assert total[:2].tolist() == list(expected[:2])
-    assert total[2] == pytest.approx(expected[2], rel=1e-5)
-    assert total[3:].tolist() == [NUM_EXAMPLES, 0]
+    top1, top5, loss = expected_of(probabilities(model, crops_of(jpegs))).sums()
+    assert total[[0, 1, 3, 4]].tolist() == [top1, top5, NUM_EXAMPLES, 0]
+    assert total[2] == pytest.approx(loss, rel=LOSS_TOLERANCE)
 
 
 def test_examples_that_are_missing_in_the_sum_are_an_error(evaluator):
@@ -320,9 +327,7 @@ def test_examples_that_are_missing_in_the_sum_are_an_error(evaluator):
             return values - [0, 0, 0, 1, 0]
 
     ours = evaluator(Loses(ProcessInfo()))
-    with pytest.raises(
-        RuntimeError, match="all 11 examples once; it counted 10 and skipped 0"
-    ):
+    with pytest.raises(RuntimeError, match="it counted 10 and skipped 0"):
         ours.evaluate()
 
 
@@ -333,37 +338,166 @@ def two_damaged(records, put_record) -> RecordFiles:
     return records
 
 
+KEPT = [number for number in range(NUM_EXAMPLES) if number not in (5, 10)]
+
+
 def test_damaged_examples_do_not_count_where_they_are_skipped(
-    evaluator, two_damaged, rights
+    model, evaluator, two_damaged, jpegs
 ):
-    ours = evaluator(ALONE, two_damaged, on_bad_record="skip")
-    kept = [number for number in range(NUM_EXAMPLES) if number not in (5, 10)]
+    ours = evaluator(own=two_damaged, on_bad_record="skip", eval_batch_size=4)
+    expected = expected_of(probabilities(model, crops_of(jpegs)))
     for _ in range(2):
-        result = ours.evaluate()
-        assert result.count == 9
-        assert result.top1 == rights.top1[kept].sum() / 9
-        assert result.top5 == rights.top5[kept].sum() / 9
-        assert result.loss == pytest.approx(rights.loss[kept].mean(), rel=1e-5)
+        check(ours.evaluate(), expected, KEPT)
+    ensemble = ours.new_ensemble()
+    for _ in range(2):
+        ours.add_to(ensemble)
+    check(ours.evaluate_ensemble(ensemble), expected, KEPT)
 
 
 def test_damaged_examples_of_all_ranks_are_left_out_once(
-    evaluator, two_damaged, rights
+    model, evaluator, two_damaged, jpegs
 ):
     total = np.zeros(5)
     for rank in range(3):
-        communicator = OneOfRanks(rank, 3, ALL_COUNTED)
+        communicator = OneOfRanks(rank, 3, np.array([0, 0, 0, NUM_EXAMPLES, 0]))
         evaluator(communicator, two_damaged, on_bad_record="skip").evaluate()
         total += communicator.values
-    kept = [number for number in range(NUM_EXAMPLES) if number not in (5, 10)]
-    assert total[0] == rights.top1[kept].sum()
-    assert total[3:].tolist() == [9, 2]
+    top1, top5, _ = expected_of(probabilities(model, crops_of(jpegs))).sums(KEPT)
+    assert total[[0, 1, 3, 4]].tolist() == [top1, top5, 9, 2]
 
 
 def test_a_damaged_example_ends_evaluation_where_none_is_skipped(
     evaluator, two_damaged
 ):
     with pytest.raises(UserError, match=f"byte 5 of {two_damaged.paths[2]} is corrupt"):
-        evaluator(ALONE, two_damaged).evaluate()
+        evaluator(own=two_damaged).evaluate()
+
+
+@pytest.mark.parametrize("stop_after", [2, 6])
+def test_a_preempted_evaluation_ends_between_two_batches(evaluator, stop_after):
+    """If that is the last one of six, it has a result."""
+    signals = SimpleNamespace(seen="")
+    done: list[int] = []
+
+    def report(number: int) -> None:
+        done.append(number)
+        if number == stop_after:
+            signals.seen = "SIGTERM"
+
+    ours = evaluator(signals=signals, eval_batch_size=2)
+    if stop_after == 6:
+        assert ours.evaluate(report=report).count == NUM_EXAMPLES
+        return
+    with pytest.raises(Preempted, match="stopped during an evaluation"):
+        ours.evaluate(report=report)
+    assert done == [1, 2]
+    signals.seen = ""
+    assert ours.evaluate().count == NUM_EXAMPLES
+
+
+@pytest.mark.parametrize("views", ["center", "five_crops"])
+@pytest.mark.parametrize("batch_size", [10, 1000])
+def test_an_ensemble_is_the_mean_of_its_networks(
+    model, evaluator, jpegs, views, batch_size
+):
+    ours = evaluator(eval_views=views, eval_batch_size=batch_size)
+    ensemble = ours.new_ensemble()
+    images = crops_of(jpegs, views)
+    of_networks = []
+    for seed, penalty in ((1, 2.0), (2, 4.0), (3, 9.0)):
+        set_weights(model, seed)
+        ours.add_to(ensemble, penalty)
+        of_networks.append(probabilities(model, images))
+    expected = expected_of(np.mean(of_networks, axis=0))
+    assert expected.sums()[1] != expected_of(of_networks[-1]).sums()[1]
+    result = ours.evaluate_ensemble(ensemble)
+    check(result, expected)
+    assert result.loss - result.cross_entropy == pytest.approx(5.0, rel=1e-6)
+
+
+def test_an_ensemble_of_one_is_that_network(evaluator):
+    ours = evaluator(eval_views="flip", eval_batch_size=6)
+    ensemble = ours.new_ensemble()
+    ours.add_to(ensemble, 1.5)
+    alone, together = ours.evaluate(1.5), ours.evaluate_ensemble(ensemble)
+    assert together.loss == pytest.approx(alone.loss, rel=1e-6)
+    same = {"loss": 0, "cross_entropy": 0}
+    assert dataclasses.replace(together, **same) == dataclasses.replace(alone, **same)
+
+
+def test_an_ensemble_keeps_logarithms_that_float32_has_no_probabilities_for():
+    ensemble = Ensemble(1, 2)
+    for small in (-300.0, -400.0):
+        found = np.float32([[small, 0]])
+        ensemble.add(0, found, np.zeros(1, np.int32), np.ones(1, bool))
+        ensemble.penalties.append(0.0)
+        if len(ensemble.penalties) == 1:  # To the bit.
+            np.testing.assert_array_equal(next(ensemble.batches(1))[0], found)
+    ((logits, _, _),) = ensemble.batches(1)
+    # Half of exp(-300), and 1.
+    np.testing.assert_allclose(logits, [[-300 - np.log(2), 0]], rtol=1e-6, atol=1e-6)
+
+
+def test_what_one_network_of_an_ensemble_did_not_see_or_finds_nan_does_not_spread():
+    ensemble, labels = Ensemble(3, 2), np.zeros(3, np.int32)
+    usual = np.float32([[-1, -0.5]] * 3)
+    with_nan = usual.copy()
+    with_nan[0] = np.nan
+    for found, mask in ((usual, [True] * 3), (with_nan, [True, False, True])):
+        ensemble.add(0, found, labels, np.array(mask))
+        ensemble.penalties.append(0.0)
+    ((logits, _, mask),) = ensemble.batches(5)
+    assert mask.tolist() == [True, False, True]
+    assert np.isnan(logits[0]).all()
+    np.testing.assert_allclose(logits[1:], usual[1:], rtol=1e-6)
+    assert list(Ensemble(0, 2).batches(4)) == []  # A rank without examples.
+
+
+@pytest.mark.parametrize("batch_size", [4, 1000])
+def test_the_predictions_are_those_that_were_counted(
+    model, evaluator, jpegs, batch_size
+):
+    ours, top = evaluator(eval_batch_size=batch_size), TopClasses()
+    assert ours.evaluate(top=top) == ours.evaluate()
+    block = top.of_all(ALONE)
+    assert block.examples.tolist() == list(range(NUM_EXAMPLES))
+    assert block.labels.tolist() == LABELS.tolist()
+    expected = expected_of(probabilities(model, crops_of(jpegs)))
+    is_right = block.classes[:, 0] == block.labels
+    assert is_right.tolist() == expected.top1.tolist()
+    in_five = (block.classes == block.labels[:, np.newaxis]).any(axis=1)
+    assert in_five.tolist() == expected.top5.tolist()
+    ensemble, of_ensemble = ours.new_ensemble(), TopClasses()
+    ours.add_to(ensemble)
+    ours.evaluate_ensemble(ensemble, of_ensemble)
+    again = of_ensemble.of_all(ALONE)
+    assert again.classes.tolist() == block.classes.tolist()
+    np.testing.assert_allclose(again.probabilities, block.probabilities, rtol=1e-5)
+
+
+def test_images_of_wrong_predictions_are_kept_the_most_certain_first(
+    evaluator, records, monkeypatch
+):
+    class Rank(OneOfRanks):
+        def gather_objects(self, value):
+            sent.append(value)
+            return [value]
+
+    monkeypatch.setattr(top_classes, "NUM_IMAGES", 3)
+    top, sent = TopClasses(), []
+    evaluator().evaluate(top=top)
+    block = top.of_all(ALONE)
+    images = top_classes.wrong_images(block, block, records, ALONE)
+    wrong = block.rows(block.classes[:, 0] != block.labels)
+    order = np.argsort(-wrong.probabilities[:, 0])
+    assert 3 < len(order) < NUM_EXAMPLES
+    assert [image.example for image in images] == wrong.examples[order][:3].tolist()
+    assert Image.open(io.BytesIO(images[0].jpeg)).size == (52, 40)
+    # Ranks send only those of their own examples.
+    for rows in (np.arange(2), np.arange(2, NUM_EXAMPLES)):
+        top_classes.wrong_images(block.rows(rows), block, records, Rank(0, 2))
+    assert {**sent[0], **sent[1]} == {image.example: image for image in images}
+    assert sum(map(len, sent)) == 3
 
 
 def test_a_result_reads_as_percents_and_as_numbers():
@@ -376,9 +510,6 @@ def test_a_result_reads_as_percents_and_as_numbers():
         "cross_entropy": 1.25,
         "count": 50_000,
     }
-
-
-def test_a_result_of_several_views_says_so():
     result = Result(0.5, 1.0, 2.0, 1.25, 8, skipped_records=1, views="flip")
     assert str(result).endswith("on 8 images, views flip, 1 skipped")
     assert "views" not in result.as_dict()  # They are a setting of the run.

@@ -140,7 +140,7 @@ def test_a_counterpart_that_misses_something_is_found(monkeypatch):
     network = built("resnet9", 32)
     pools = keras.layers.MaxPooling2D
     monkeypatch.setattr(
-        keras.layers,
+        stock_network,
         "MaxPooling2D",
         lambda **given: pools(**{**given, "padding": "valid"}),
     )

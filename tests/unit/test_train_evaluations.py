@@ -5,12 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from resnet.checkpoint import tensors
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.evaluation import evaluations
 from resnet.evaluation.evaluator import Result
 from resnet.metrics import jsonl
+from resnet.optim.train_state import TrainState
 from tests import smallest
 from tests.unit import small_training
 from tests.unit.small_training import (
@@ -155,3 +157,48 @@ def test_an_evaluation_that_was_interrupted_is_done_again_and_no_step_with_it(
         *(("train", 5), ("train", 6), ("eval", 6)),
     ]
     assert tensors.load(tmp_path, 2).metadata["eval"]["top1"] == 0.25
+
+
+class FakePreciseBN:
+    """Sets all statistics to a number that counts its calls."""
+
+    def __init__(self, state: TrainState) -> None:
+        self.state = state
+        self.calls: list[tuple[int, int, float]] = []
+
+    def apply(self, step: int, num_ranks: int) -> None:
+        self.calls.append((step, num_ranks, kernel(self.state)))
+        for variable in self.state.model.non_trainable_variables:
+            variable.assign(tf.fill(variable.shape, float(len(self.calls))))
+
+
+def kernel(state: TrainState) -> float:
+    (value,) = set(state.trainable_variables[0].numpy().ravel().tolist())
+    return value
+
+
+def statistic(state: TrainState) -> float:
+    (value,) = set(state.model.non_trainable_variables[0].numpy().tolist())
+    return value
+
+
+def test_the_network_has_each_of_its_weights_in_turn_and_then_its_own(make_config):
+    state = TrainState(make_config(ema_decay=0.9))
+    state.step = 30
+    for variable in state.model.variables:
+        variable.assign(tf.fill(variable.shape, 5.0))
+    for average in state.ema:
+        average.assign(tf.fill(average.shape, 7.0))
+    names = evaluations.weights_of(state)
+    seen = {
+        name: (kernel(state), statistic(state))
+        for name in evaluations.weights_in_turn(state, names, None, 2)
+    }
+    assert seen == {"raw": (5, 5), "ema": (7, 7)}
+    assert kernel(state) == 5
+    precise_bn = FakePreciseBN(state)
+    turns = evaluations.weights_in_turn(state, names, precise_bn, 3)
+    assert [statistic(state) for _ in turns] == [1, 2]
+    assert precise_bn.calls == [(30, 3, 5), (30, 3, 7)]
+    assert kernel(state) == 5
+    assert evaluations.weights_of(TrainState(make_config())) == ["raw"]
