@@ -7,32 +7,41 @@ python eval/learning_curve.py --model_dir=MODEL,OTHER --picture=both.png
 import pathlib
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from resnet.base import import_failures
+from resnet.base import program  # Before imports that may fail.
 
-import_failures.report()  # Before the imports that may fail.
+# isort: split
 
-from absl import flags
-
-from resnet import shared_flags
-from resnet.base import errors
+from resnet.base import cli, errors
 from resnet.base.errors import UserError
-from resnet.config.config import load_config
+from resnet.base.settings import setting
+from resnet.config.config import Config, load_config
 from resnet.metrics import figure
 from resnet.metrics.figure import LoggedRun
 from resnet.metrics.jsonl import FILE as METRICS_FILE
 from resnet.metrics.jsonl import Line, read
 from resnet.report.folder import names_of
 
-FLAGS = flags.FLAGS
 
-flags.DEFINE_string(
-    "picture",
-    None,
-    "File to write the figure to. By default learning_curve.png in the first folder.",
+@dataclass(frozen=True)
+class CurveSettings:
+    """Where the figure goes."""
+
+    picture: str = setting(
+        "",
+        "File to write the figure to. By default learning_curve.png in the first"
+        " folder.",
+        unset="`MODEL/learning_curve.png`",
+    )
+
+
+FLAGS: cli.Groups = (
+    cli.Flags(Config, names=("model_dir",), common=True),
+    cli.Flags(CurveSettings, common=True),
 )
 
 _DRAWN = {  # The metrics that are drawn, by the kind of their line.
@@ -42,18 +51,21 @@ _DRAWN = {  # The metrics that are drawn, by the kind of their line.
 }
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> int:
     """Draws the runs that the flags name."""
-    if not FLAGS.model_dir:
+    line = cli.parse(argv, __doc__, FLAGS)
+    model_dir = line.values["model_dir"]
+    if not model_dir:
         raise UserError("--model_dir is required and must name a folder.")
-    names = FLAGS.model_dir.split(",")
-    if pathlib.Path(FLAGS.model_dir).is_dir():  # One folder, whose name has a comma.
-        names = [FLAGS.model_dir]
+    names = model_dir.split(",")
+    if pathlib.Path(model_dir).is_dir():  # One folder, whose name has a comma.
+        names = [model_dir]
     folders = [pathlib.Path(name) for name in names]
-    picture = pathlib.Path(FLAGS.picture or folders[0] / "learning_curve.png")
+    picture = line.of(CurveSettings).picture or folders[0] / "learning_curve.png"
     runs = load(folders)
-    figure.write(figure.learning_curves(runs), picture, "--picture")
+    figure.write(figure.learning_curves(runs), pathlib.Path(picture), "--picture")
     print(picture)
+    return 0
 
 
 def load(folders: Sequence[pathlib.Path]) -> list[LoggedRun]:
@@ -92,8 +104,7 @@ def _read_lines(folder: pathlib.Path) -> list[Line]:
 
 def run() -> None:
     """Runs the program and exits."""
-    shared_flags.keep_only(("model_dir",))
-    errors.run(main)
+    sys.exit(program.run(main))
 
 
 if __name__ == "__main__":

@@ -15,11 +15,13 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 
 if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from resnet.base import errors
+from eval.measuring import spread
+from resnet.base import cli, program
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import resolve
 from resnet.distributed.communicator import Communicator
@@ -27,10 +29,12 @@ from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import startup
 
 ROUNDS = 10
+FLAGS: cli.Groups = ()
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> int:
     """Measures and prints the costs."""
+    cli.parse(argv, __doc__, FLAGS)
     communicator = Communicator(ProcessInfo())
     startup.start_tensorflow(communicator)
     import tensorflow as tf
@@ -84,23 +88,18 @@ def main() -> None:
         )
     megabytes = num_bytes / config.keep_checkpoints / 1e6
     print(f"checkpoint                  {megabytes:.0f} MB")
-    print(f"training is blocked for     {spread(stops)}")
-    print(f"extra time of next update   {spread(copies)}")
-    print(f"processor time of writing   {spread(threads)}")
-    print(f"find, verify and load       {spread(loads)}")
+    print(f"training is blocked for     {spread(stops, unit=' s')}")
+    print(f"extra time of next update   {spread(copies, unit=' s')}")
+    print(f"processor time of writing   {spread(threads, unit=' s')}")
+    print(f"find, verify and load       {spread(loads, unit=' s')}")
     fraction = sum(map(statistics.median, (stops, copies, threads))) / 60
     print(f"one per minute costs a rank with one core {fraction:.2%} of its time")
-
-
-def spread(seconds: list[float]) -> str:
-    """Returns the median, the range and the number of values as text."""
-    median, least, most = statistics.median(seconds), min(seconds), max(seconds)
-    return f"{median:.3f} s ({least:.3f} to {most:.3f}, n={len(seconds)})"
+    return 0
 
 
 def run() -> None:
-    """Runs the program."""
-    errors.run(main)
+    """Runs the program and exits."""
+    sys.exit(program.run(main))
 
 
 if __name__ == "__main__":

@@ -13,56 +13,62 @@ Source of the form: davidcpage/cifar10-fast, dawn.py, TSVLogger.
 import pathlib
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from resnet.base import import_failures
+from resnet.base import program  # Before imports that may fail.
 
-import_failures.report()  # Before the imports that may fail.
+# isort: split
 
 import numpy as np
-from absl import flags
 
-from eval.lab.training_hours import hours_of_steps
-from resnet import shared_flags
-from resnet.base import atomic_files, errors
+from eval.measuring import hours_of_steps
+from resnet.base import atomic_files, cli, errors
 from resnet.base.errors import UserError
+from resnet.base.settings import setting
 from resnet.config.config import Config, load_config
 from resnet.metrics.jsonl import FILE as METRICS_FILE
 from resnet.metrics.jsonl import Line, read
 
-FLAGS = flags.FLAGS
 
-flags.DEFINE_string(
-    "tsv_file", None, "File to write. By default logs.tsv in the run's folder."
+@dataclass(frozen=True)
+class LogSettings:
+    """Where the table goes."""
+
+    tsv_file: str = setting(
+        "", "File to write. By default logs.tsv in the run's folder."
+    )
+
+
+FLAGS: cli.Groups = (
+    cli.Flags(Config, names=("model_dir",), common=True),
+    cli.Flags(LogSettings, common=True),
 )
 
 HEADER = "epoch\thours\ttop1Accuracy"
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> int:
     """Writes the file of the run that the flags name."""
-    if not FLAGS.model_dir:
+    line = cli.parse(argv, __doc__, FLAGS)
+    if not line.values["model_dir"]:
         raise UserError("--model_dir is required and must name a folder.")
-    folder = pathlib.Path(FLAGS.model_dir)
+    folder = pathlib.Path(line.values["model_dir"])
     config = load_config(str(folder))
     metrics = folder / METRICS_FILE
     lines = read(metrics) if metrics.exists() else []
     text = table(config, lines, str(metrics))
-    path = pathlib.Path(FLAGS.tsv_file or folder / "logs.tsv")
+    path = pathlib.Path(line.of(LogSettings).tsv_file or folder / "logs.tsv")
     with errors.naming_failures(f"writing {path}"):
         atomic_files.atomic_write_bytes(path, text.encode())
     print(path)
+    return 0
 
 
 def table(config: Config, lines: Sequence[Line], metrics: str) -> str:
-    """Returns the text of the file.
-
-    Args:
-        config: The settings of the run.
-        lines: The lines of its `metrics.jsonl`.
-        metrics: The name of that file, for messages.
+    """Returns the text of the file, from the lines of the file `metrics`.
 
     Raises:
         UserError: If there are no evaluations, or not only at the ends of epochs.
@@ -91,9 +97,8 @@ def table(config: Config, lines: Sequence[Line], metrics: str) -> str:
 
 
 def run() -> None:
-    """Runs the program."""
-    shared_flags.keep_only(("model_dir",))
-    errors.run(main)
+    """Runs the program and exits."""
+    sys.exit(program.run(main))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 r"""Measures what the exchange of a network's gradients costs, without training.
 
 mpirun -np 8 python eval/lab/exchange_cost.py --model=resnet18
-mpirun -np 8 python eval/lab/exchange_cost.py -c layerwise \
-    --method=terngrad
+mpirun -np 8 python eval/lab/exchange_cost.py -c layerwise --method=terngrad
 
 Each rank draws normally distributed gradients, which the ranks average as in a
 step of training, with the settings of compression that are given. Prints the
@@ -12,26 +11,24 @@ those of all protocols. If each host has one rank, these are the rank's.
 """
 
 import dataclasses
-import functools
 import pathlib
 import statistics
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from absl import flags
-
-from eval import flag_topics
-from resnet import setting_flags, shared_flags
-from resnet.base import bounds, settings
-from resnet.base.errors import UserError, parse_flags
+from eval.measuring import spread
+from resnet.base import cli
+from resnet.base.errors import UserError
+from resnet.base.settings import COUNT, setting
 from resnet.config import rules
+from resnet.config.command_line import JobSettings
 from resnet.config.compression import METHODS, CompressionSettings
-from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import names
@@ -40,80 +37,69 @@ from resnet.runtime import program, startup
 if TYPE_CHECKING:
     import tensorflow as tf
 
-FLAGS = flags.FLAGS
-
 NUM_CLASSES = 1000
-_SHARED_FLAGS = ("num_intra_threads", "num_inter_threads", "kmp_blocktime")
 
 
-def define_flags(flag_values: flags.FlagValues) -> None:
-    """Defines the flags of this program, when it starts."""
-    define = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
-    flags.DEFINE_enum(
-        "model",
+@dataclass(frozen=True)
+class ExchangeSettings:
+    """What is measured."""
+
+    TOPIC: ClassVar[str] = "What is measured"
+
+    model: str = setting(
         "resnet50",
-        names.MODELS,
-        "Network whose gradients are exchanged.",
-        flag_values=flag_values,
+        "Network whose gradients are exchanged, one of {names}.",
+        names=names.MODELS,
     )
-    define("steps", 10, "Number of timed exchanges.", lower_bound=1)
-    define("warmup_steps", 3, "Number of untimed exchanges before.", lower_bound=1)
-    flags.DEFINE_string(
-        "interface",
-        None,
-        "Network interface, such as eth0, whose sent bytes are counted.",
-        flag_values=flag_values,
+    steps: int = setting(10, "Number of timed exchanges.", bounds=COUNT)
+    warmup_steps: int = setting(3, "Number of untimed exchanges before.", bounds=COUNT)
+    interface: str = setting(
+        "", "Network interface, such as eth0, whose sent bytes are counted."
     )
-    setting_flags.define(
-        CompressionSettings, has_defaults=True, flag_values=flag_values
-    )
+
+
+FLAGS: cli.Groups = (
+    cli.Flags(ExchangeSettings, common=True),
+    CompressionSettings,
+    cli.Flags(JobSettings, without=("stall_seconds", "use_tpu")),
+)
 
 
 def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
     """Measures as the flags say, and prints on rank 0."""
     with communicator.collective_errors():
-        parse_flags(argv, __doc__, flag_topics.EXCHANGE_COST)
-        chosen = chosen_compression()
-        bytes_sent(FLAGS.interface)
+        line = cli.parse(argv, __doc__, FLAGS)
+        settings, job = line.of(ExchangeSettings), line.of(JobSettings)
+        compression = line.of(CompressionSettings)
+        if problems := rules.broken(compression):
+            raise UserError(" ".join(problems))
+        has_momentum = METHODS[compression.method].has_momentum
+        if has_momentum and compression.compress != "none":
+            raise UserError(
+                f"--method={compression.method} sends the messages of topk, with a"
+                " warm-up and a velocity that only a training has: measure"
+                " --method=topk."
+            )
+        bytes_sent(settings.interface)
     startup.join_job(process, communicator, stall_seconds=600)
     startup.start_on_own_cores(
         process,
         communicator,
-        FLAGS.num_intra_threads,
-        FLAGS.num_inter_threads,
-        FLAGS.kmp_blocktime,
+        job.num_intra_threads,
+        job.num_inter_threads,
+        job.kmp_blocktime,
     )
-    from resnet.exchange import choice as exchange_choice
+    from resnet.exchange import choice
 
-    way = exchange_choice.choose(chosen, communicator)
-    chosen = dataclasses.replace(chosen, exchange=way)
-    measure(chosen, communicator)
-
-
-def chosen_compression() -> CompressionSettings:
-    """Returns the settings of compression that the flags give.
-
-    Raises:
-        UserError: If they can't work.
-    """
-    declared = settings.declarations(CompressionSettings)
-    values = {
-        field.name: FLAGS[settings.flag_name(field.name, declared[field.name])].value
-        for field in dataclasses.fields(CompressionSettings)
-    }
-    problems = bounds.validate_overrides(values, Config)
-    chosen = CompressionSettings(**values)
-    if problems := problems or rules.broken(chosen):
-        raise UserError(" ".join(problems))
-    if METHODS[chosen.method].has_momentum and chosen.compress != "none":
-        raise UserError(
-            f"--method={chosen.method} sends the messages of topk, with a warm-up and a"
-            " velocity that only a training has: measure --method=topk."
-        )
-    return chosen
+    way = choice.choose(compression, communicator)
+    measure(settings, dataclasses.replace(compression, exchange=way), communicator)
 
 
-def measure(chosen: CompressionSettings, communicator: Communicator) -> None:
+def measure(
+    settings: ExchangeSettings,
+    compression: CompressionSettings,
+    communicator: Communicator,
+) -> None:
     """Times exchanges, and prints what they cost on rank 0."""
     import tensorflow as tf
 
@@ -122,11 +108,11 @@ def measure(chosen: CompressionSettings, communicator: Communicator) -> None:
     from resnet.exchange.compressed import CompressedExchange
     from resnet.exchange.gradients import GradientExchange
 
-    variables = models.build(FLAGS.model, NUM_CLASSES).trainable_variables
-    shapes = {one.path: list(one.shape) for one in variables}
+    variables = models.build(settings.model, NUM_CLASSES).trainable_variables
+    shapes = {variable.path: list(variable.shape) for variable in variables}
     exchange = GradientExchange(communicator.collectives, list(shapes))
-    if chosen.compress != "none":
-        exchange = CompressedExchange(communicator, shapes, chosen, seed=0)
+    if compression.compress != "none":
+        exchange = CompressedExchange(communicator, shapes, compression, seed=0)
     draw = tf.random.Generator.from_seed(communicator.rank)
     gradients = [draw.normal(shape) for shape in shapes.values()]
 
@@ -138,33 +124,31 @@ def measure(chosen: CompressionSettings, communicator: Communicator) -> None:
             return tf.stack(list(result.account))
 
     seconds, sent = [], 0
-    for number in range(FLAGS.warmup_steps + FLAGS.steps):
-        if number == FLAGS.warmup_steps:
-            sent = bytes_sent(FLAGS.interface)
+    for number in range(settings.warmup_steps + settings.steps):
+        if number == settings.warmup_steps:
+            sent = bytes_sent(settings.interface)
         communicator.allgather(None)
         begin = time.perf_counter()
         account = exchanged(tf.constant(number, tf.int64)).numpy()
         seconds.append(time.perf_counter() - begin)
-    sent = (bytes_sent(FLAGS.interface) - sent) // FLAGS.steps
-    of_ranks = communicator.allgather((account[:2].tolist(), sent))
+    sent = (bytes_sent(settings.interface) - sent) // settings.steps
+    of_ranks = communicator.allgather((float(account[1]), sent))
     if communicator.rank == 0:
-        timed = seconds[FLAGS.warmup_steps :]
         num_values = sum(gradient.shape.num_elements() for gradient in gradients)
-        print(f"gradients        {4 * num_values:,} bytes of {FLAGS.model}")
-        print(f"exchange         {chosen.exchange}, {communicator.num_ranks} rank(s)")
-        print(f"messages         {account[0]:,.0f} bytes per step of rank 0")
-        of_all = _spread([one[1] for one, _ in of_ranks])
-        print(f"each rank sends  {of_all} bytes per step")
-        if FLAGS.interface:
-            counted = _spread([one for _, one in of_ranks])
-            print(f"{FLAGS.interface:16} {counted} bytes per step are counted")
+        sent_by_ranks = _over_ranks([of_rank for of_rank, _ in of_ranks])
+        print(f"gradients        {4 * num_values:,} bytes of {settings.model}")
         print(
-            f"time             {statistics.median(timed):.3f} s"
-            f" ({min(timed):.3f} to {max(timed):.3f}, n={len(timed)})"
+            f"exchange         {compression.exchange}, {communicator.num_ranks} rank(s)"
         )
+        print(f"messages         {account[0]:,.0f} bytes per step of rank 0")
+        print(f"each rank sends  {sent_by_ranks} bytes per step")
+        if settings.interface:
+            counted = _over_ranks([of_host for _, of_host in of_ranks])
+            print(f"{settings.interface:16} {counted} bytes per step are counted")
+        print(f"time             {spread(seconds[settings.warmup_steps :], unit=' s')}")
 
 
-def bytes_sent(interface: str | None) -> int:
+def bytes_sent(interface: str) -> int:
     """Returns the bytes that an interface of this host has sent; 0 without one.
 
     Raises:
@@ -181,16 +165,13 @@ def bytes_sent(interface: str | None) -> int:
         ) from error
 
 
-def _spread(counts: Sequence[float]) -> str:
-    """Returns the median and the range over ranks as text."""
+def _over_ranks(counts: Sequence[float]) -> str:
     median = statistics.median(counts)
     return f"{median:,.0f} ({min(counts):,.0f} to {max(counts):,.0f})"
 
 
 def run() -> None:
     """Runs the program and exits."""
-    shared_flags.keep_only(_SHARED_FLAGS)
-    define_flags(FLAGS)
     sys.exit(program.run(main, sys.argv))
 
 

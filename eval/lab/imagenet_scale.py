@@ -11,26 +11,26 @@ middle of training. DIR needs about 2 GB and is kept; a second call reuses the
 converted records.
 """
 
-import functools
 import io
 import os
 import pathlib
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from absl import flags
 from PIL import Image
 
 from data_prep.records import class_mixing, manifest
 from data_prep.records.manifest import RecordSet
-from resnet.base import errors
+from eval.measuring import spread
+from resnet.base import cli, program
 from resnet.base.errors import UserError
-
-FLAGS = flags.FLAGS
+from resnet.base.settings import COUNT, setting
 
 NUM_CLASSES = 1000
 IMAGE_SIZE = 32
@@ -41,45 +41,41 @@ _CONVERTER = (
 _SAMPLE_SECONDS = 0.1
 
 
-def define_flags(flag_values: flags.FlagValues) -> None:
-    """Defines the flags of this program.
+@dataclass(frozen=True)
+class ScaleSettings:
+    """What is converted and measured."""
 
-    It is called when the program starts, not when it is imported, since other programs
-    define flags of the same names.
-    """
-    define_integer = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
-    flags.DEFINE_string(
-        "work_dir",
-        None,
-        "Folder for the images and the record files.",
-        flag_values=flag_values,
-    )
-    define_integer("num_images", 1_281_167, "Images; by default ImageNet's number.")
-    define_integer("num_processes", 2, "Number of processes of the converter.")
-    define_integer("rounds", 5, "Number of repetitions of each measurement.")
+    work_dir: str = setting("", "Folder for the images and the record files.")
+    num_images: int = setting(1_281_167, "Images; by default ImageNet's number.")
+    num_processes: int = setting(2, "Number of processes of the converter.")
+    rounds: int = setting(5, "Number of repetitions of each measurement.", bounds=COUNT)
 
 
-def main() -> None:
-    """Measures and prints the costs, or raises `UserError`."""
-    if not FLAGS.work_dir:
+FLAGS: cli.Groups = (ScaleSettings,)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measures and prints the costs."""
+    settings = cli.parse(argv, __doc__, FLAGS).of(ScaleSettings)
+    if not settings.work_dir:
         raise UserError("--work_dir is required and must name a folder.")
-    if FLAGS.num_images < NUM_CLASSES:
+    if settings.num_images < NUM_CLASSES:
         raise UserError(
-            f"--num_images must be at least {NUM_CLASSES}; got {FLAGS.num_images}."
+            f"--num_images must be at least {NUM_CLASSES}; got {settings.num_images}."
         )
-    if FLAGS.rounds < 1:
-        raise UserError(f"--rounds must be at least 1; got {FLAGS.rounds}.")
-    work_dir = pathlib.Path(FLAGS.work_dir).resolve()
-    if not (work_dir / "records" / manifest.FILE_NAME).exists():
-        make_names(work_dir / "raw")
-        convert(work_dir / "raw", work_dir / "records")
+    work_dir = pathlib.Path(settings.work_dir).resolve()
+    records = work_dir / "records"
+    if not (records / manifest.FILE_NAME).exists():
+        make_names(work_dir / "raw", settings.num_images)
+        convert(work_dir / "raw", records, settings)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    record_set = measure_checks(str(work_dir / "records"))
-    measure_starts(record_set)
+    record_set = measure_checks(str(records), settings.rounds)
+    measure_starts(record_set, settings.rounds)
+    return 0
 
 
-def make_names(raw_data_dir: pathlib.Path) -> None:
-    """Makes `--num_images` files; those of a class are links to one tiny image."""
+def make_names(raw_data_dir: pathlib.Path, num_images: int) -> None:
+    """Makes files of images; those of a class are links to one tiny image."""
     for index in range(NUM_CLASSES):
         folder = raw_data_dir / "train" / f"class{index:03d}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -88,13 +84,15 @@ def make_names(raw_data_dir: pathlib.Path) -> None:
         Image.new("RGB", (IMAGE_SIZE, IMAGE_SIZE), color).save(file, "JPEG")
         first = folder / "0.JPEG"
         first.write_bytes(file.getvalue())
-        for number in range(index + NUM_CLASSES, FLAGS.num_images, NUM_CLASSES):
+        for number in range(index + NUM_CLASSES, num_images, NUM_CLASSES):
             name = folder / f"class{index:03d}_{number}.JPEG"
             if not name.exists():
                 os.link(first, name)
 
 
-def convert(raw_data_dir: pathlib.Path, records: pathlib.Path) -> None:
+def convert(
+    raw_data_dir: pathlib.Path, records: pathlib.Path, settings: ScaleSettings
+) -> None:
     """Runs the converter; prints its rate and the peak memory of its processes."""
     start = time.perf_counter()
     converter = subprocess.Popen(
@@ -103,7 +101,7 @@ def convert(raw_data_dir: pathlib.Path, records: pathlib.Path) -> None:
             str(_CONVERTER),
             f"--raw_data_dir={raw_data_dir}",
             f"--local_scratch_dir={records}",
-            f"--num_processes={FLAGS.num_processes}",
+            f"--num_processes={settings.num_processes}",
         ]
     )
     peaks: dict[int, int] = {}
@@ -116,16 +114,16 @@ def convert(raw_data_dir: pathlib.Path, records: pathlib.Path) -> None:
     seconds = time.perf_counter() - start
     megabytes = sorted((peak / 1e6 for peak in peaks.values()), reverse=True)
     print(
-        f"conversion: {FLAGS.num_images / seconds:,.0f} images/s, including listing;"
+        f"conversion: {settings.num_images / seconds:,.0f} images/s, including listing;"
         " peak memory of its processes in MB:"
         f" {', '.join(f'{peak:.0f}' for peak in megabytes)}"
     )
 
 
-def measure_checks(data_dir: str) -> RecordSet:
+def measure_checks(data_dir: str, rounds: int) -> RecordSet:
     """Prints the time of the checks before the first step; returns the record set."""
     seconds = []
-    for _ in range(FLAGS.rounds):
+    for _ in range(rounds):
         start = time.perf_counter()
         record_set = manifest.load(data_dir, "train")
         manifest.check_files(record_set, "train")
@@ -134,12 +132,12 @@ def measure_checks(data_dir: str) -> RecordSet:
     split = record_set.manifest.splits["train"]
     print(
         f"checks of {split.num_examples:,} examples in {len(split.shards):,} files:"
-        f" {_spread(seconds)}"
+        f" {spread(seconds, '.2f', ' s')}"
     )
     return record_set
 
 
-def measure_starts(record_set: RecordSet) -> None:
+def measure_starts(record_set: RecordSet, rounds: int) -> None:
     """Prints the time from the opened record set to the first batch."""
     from resnet.config.phases import Phase
     from resnet.data import batches, record_files
@@ -171,32 +169,26 @@ def measure_starts(record_set: RecordSet) -> None:
         ("in the middle", 45 * steps_per_epoch + steps_per_epoch // 3),
     ):
         seconds = []
-        for _ in range(FLAGS.rounds):
+        for _ in range(rounds):
             start = time.perf_counter()
             first_batch(step)
             seconds.append(time.perf_counter() - start)
         print(
             f"from the opened record set to the first batch of {BATCH_SIZE},"
-            f" {title} (step {step:,}): {_spread(seconds)}"
+            f" {title} (step {step:,}): {spread(seconds, '.2f', ' s')}"
         )
-
-
-def _spread(seconds: list[float]) -> str:
-    ordered = sorted(seconds)
-    middle = ordered[len(ordered) // 2]
-    return f"{middle:.2f} s ({ordered[0]:.2f} to {ordered[-1]:.2f}, n={len(ordered)})"
 
 
 def _with_children(pid: int) -> list[int]:
     """Returns the ids of a process and all its descendants."""
-    found = [pid]
-    for process in found:
+    processes = [pid]
+    for process in processes:
         for task in pathlib.Path(f"/proc/{process}/task").glob("*/children"):
             try:
-                found += [int(child) for child in task.read_text().split()]
+                processes += [int(child) for child in task.read_text().split()]
             except OSError:  # It has ended.
                 continue
-    return found
+    return processes
 
 
 def _peak_memory(pid: int) -> int:
@@ -210,9 +202,8 @@ def _peak_memory(pid: int) -> int:
 
 
 def run() -> None:
-    """Runs the program."""
-    define_flags(FLAGS)
-    errors.run(main)
+    """Runs the program and exits."""
+    sys.exit(program.run(main))
 
 
 if __name__ == "__main__":

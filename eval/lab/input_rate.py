@@ -12,32 +12,29 @@ decodes whole images. Prints the images per second of processor time of each
 pipeline, and their ratios.
 """
 
-import functools
 import os
 import pathlib
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from absl import flags
-
 from data_prep.records import manifest
-from resnet import shared_flags
-from resnet.base import errors
+from eval.measuring import spread
+from resnet.base import cli, program
 from resnet.base.errors import UserError
+from resnet.base.settings import COUNT, setting
+from resnet.config.config import Config
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
     from resnet.data.batches import Batches
     from resnet.data.record_files import RecordFiles
-
-FLAGS = flags.FLAGS
 
 BATCH_SIZE = 20
 _WINDOW = {
@@ -49,30 +46,29 @@ _WINDOW = {
 }
 
 
-def define_flags(flag_values: flags.FlagValues) -> None:
-    """Defines the flags of this program.
+@dataclass(frozen=True)
+class RateSettings:
+    """What is measured."""
 
-    It is called when the program starts, not when it is imported, since other programs
-    define flags of the same names.
-    """
-    define_integer = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
-    define_integer("image_size", 224, "Side of the images in pixels.")
-    define_integer("num_images", 1000, "Images that each pipeline reads per round.")
-    define_integer("rounds", 7, "Rounds; each measures every pipeline once.")
+    image_size: int = setting(224, "Side of the images in pixels.", bounds=COUNT)
+    num_images: int = setting(
+        1000,
+        "Images that each pipeline reads per round.",
+        bounds=(2 * BATCH_SIZE, 2**31),  # The first batch isn't timed.
+    )
+    rounds: int = setting(7, "Rounds; each measures every pipeline once.", bounds=COUNT)
 
 
-def main() -> None:
-    """Measures and prints the rates, or raises `UserError`."""
-    if not FLAGS.data_dir:
+FLAGS: cli.Groups = (cli.Flags(Config, names=("data_dir",), common=True), RateSettings)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measures and prints the rates."""
+    line = cli.parse(argv, __doc__, FLAGS)
+    settings, data_dir = line.of(RateSettings), line.values["data_dir"]
+    if not data_dir:
         raise UserError("--data_dir is required and must name a converted data set.")
-    least = 2 * BATCH_SIZE  # The first batch isn't timed.
-    if min(FLAGS.image_size, FLAGS.num_images // least, FLAGS.rounds) < 1:
-        raise UserError(
-            "--image_size and --rounds must be at least 1 and --num_images at least"
-            f" {least}; got --image_size={FLAGS.image_size},"
-            f" --rounds={FLAGS.rounds} and --num_images={FLAGS.num_images}."
-        )
-    record_set = manifest.load(FLAGS.data_dir, "train")
+    record_set = manifest.load(data_dir, "train")
     manifest.check_files(record_set, "train")
     # One thread per op, so that processor time is the time of one core.
     os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
@@ -82,22 +78,25 @@ def main() -> None:
 
     records = record_files.open_split(record_set, "train")
     pipelines: dict[str, Callable[[], Iterable]] = {
-        "plain tf.data": lambda: plain(records),
-        "sequential": lambda: sequential(records),
-        "random order": lambda: random_order(records),
-        "February 2018": lambda: random_order(records, "random_resized_crop_2018_02"),
+        "plain tf.data": lambda: plain(records, settings),
+        "sequential": lambda: sequential(records, settings),
+        "random order": lambda: random_order(records, settings, "random_resized_crop"),
+        "February 2018": lambda: random_order(
+            records, settings, "random_resized_crop_2018_02"
+        ),
     }
     rates: dict[str, list[float]] = {name: [] for name in pipelines}
     python_shares = []
-    for _ in range(FLAGS.rounds):
+    for _ in range(settings.rounds):
         for name, make_batches in pipelines.items():
             images_per_second, python_share = measure(make_batches())
             rates[name].append(images_per_second)
             if name == "random order":
                 python_shares.append(python_share)
     report(rates, python_shares)
-    difference = largest_difference(records)
+    difference = largest_difference(records, settings)
     print(f"{'largest difference of a pixel':30} {difference:.1e}")
+    return 0
 
 
 def report(rates: dict[str, list[float]], python_shares: list[float]) -> None:
@@ -109,7 +108,7 @@ def report(rates: dict[str, list[float]], python_shares: list[float]) -> None:
             pipeline "random order".
     """
     for name, values in rates.items():
-        print(f"{name:14} {spread(values, '{:.0f}')} images/s per core")
+        print(f"{name:14} {spread(values, '.0f')} images/s per core")
     ratios = {
         "random order / plain tf.data": ("random order", "plain tf.data"),
         "random order / sequential": ("random order", "sequential"),
@@ -120,15 +119,8 @@ def report(rates: dict[str, list[float]], python_shares: list[float]) -> None:
         for title, (first, second) in ratios.items()
     }
     for title, values in quotients.items():
-        print(f"{title:30} {spread(values, '{:.2f}')}")
-    print(f"{'Python, fraction of the time':30} {spread(python_shares, '{:.1%}')}")
-
-
-def spread(values: list[float], form: str) -> str:
-    """Returns the median, the range and the number of values as text."""
-    median, low, high = statistics.median(values), min(values), max(values)
-    shown = [form.format(value) for value in (median, low, high)]
-    return f"{shown[0]} ({shown[1]} to {shown[2]}, n={len(values)})"
+        print(f"{title:30} {spread(values, '.2f')}")
+    print(f"{'Python, fraction of the time':30} {spread(python_shares, '.1%')}")
 
 
 def measure(dataset: Iterable) -> tuple[float, float]:
@@ -144,7 +136,7 @@ def measure(dataset: Iterable) -> tuple[float, float]:
     return num_images / seconds, (time.thread_time() - python_start) / seconds
 
 
-def plain(records: "RecordFiles") -> "tf.data.Dataset":
+def plain(records: "RecordFiles", settings: RateSettings) -> "tf.data.Dataset":
     """Returns images that are read and preprocessed by TensorFlow's own ops."""
     import tensorflow as tf
 
@@ -154,12 +146,12 @@ def plain(records: "RecordFiles") -> "tf.data.Dataset":
             _shape(original), tf.zeros([1, 0, 4]), **_WINDOW
         )
         flip = tf.random.uniform([]) < 0.5
-        return (_plain_image(original, begin, size, flip),)
+        return (_plain_image(original, begin, size, flip, settings.image_size),)
 
-    return _finish(_in_sequence(records).map(load, 1))
+    return _finish(_in_sequence(records).map(load, 1), settings)
 
 
-def sequential(records: "RecordFiles") -> "tf.data.Dataset":
+def sequential(records: "RecordFiles", settings: RateSettings) -> "tf.data.Dataset":
     """Returns images that are read file by file and preprocessed as in training."""
     import tensorflow as tf
 
@@ -169,7 +161,7 @@ def sequential(records: "RecordFiles") -> "tf.data.Dataset":
         return (
             preprocessing.train_image(
                 _parse(record, records),
-                FLAGS.image_size,
+                settings.image_size,
                 "random_resized_crop",
                 _seed(number),
             ),
@@ -177,10 +169,10 @@ def sequential(records: "RecordFiles") -> "tf.data.Dataset":
 
     # AutoGraph would look for the name `tf` of the annotations, and warn.
     as_written = tf.autograph.experimental.do_not_convert(load)
-    return _finish(_in_sequence(records).map(as_written, 1))
+    return _finish(_in_sequence(records).map(as_written, 1), settings)
 
 
-def largest_difference(records: "RecordFiles") -> float:
+def largest_difference(records: "RecordFiles", settings: RateSettings) -> float:
     """Returns the largest pixel difference of the first two pipelines on equal crops.
 
     The images are normalized: 1 is one standard deviation, about 57 of 255.
@@ -192,22 +184,22 @@ def largest_difference(records: "RecordFiles") -> float:
     def difference(number: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
         original, seed = _parse(record, records), _seed(number)
         ours = preprocessing.train_image(
-            original, FLAGS.image_size, "random_resized_crop", seed
+            original, settings.image_size, "random_resized_crop", seed
         )
         shape = _shape(original)
         begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
             shape, tf.zeros([1, 0, 4]), seed, **_WINDOW
         )
         images = [
-            _plain_image(original, begin, size, tf.constant(flip))
+            _plain_image(original, begin, size, tf.constant(flip), settings.image_size)
             for flip in (False, True)
         ]
         # Where no crop was found, ours is the central square and is not compared.
-        found = tf.reduce_any(size[:2] != shape[:2])
+        is_crop = tf.reduce_any(size[:2] != shape[:2])
         largest = [tf.reduce_max(tf.abs(ours - image)) for image in images]
-        return tf.where(found, tf.minimum(*largest), 0.0)
+        return tf.where(is_crop, tf.minimum(*largest), 0.0)
 
-    differences = _in_sequence(records).take(FLAGS.num_images).map(difference, 1)
+    differences = _in_sequence(records).take(settings.num_images).map(difference, 1)
     return max(float(value) for value in differences)
 
 
@@ -220,7 +212,11 @@ def _shape(original: "tf.Tensor") -> "tf.Tensor":
 
 
 def _plain_image(
-    original: "tf.Tensor", begin: "tf.Tensor", size: "tf.Tensor", flip: "tf.Tensor"
+    original: "tf.Tensor",
+    begin: "tf.Tensor",
+    size: "tf.Tensor",
+    flip: "tf.Tensor",
+    image_size: int,
 ) -> "tf.Tensor":
     import tensorflow as tf
 
@@ -232,7 +228,7 @@ def _plain_image(
     else:
         image = tf.image.decode_and_crop_jpeg(original, window, channels=3)
     # The bicubic kernel of the published runs; tf.image.resize is equally fast.
-    image = tf.compat.v1.image.resize_bicubic(image[None], [FLAGS.image_size] * 2)[0]
+    image = tf.compat.v1.image.resize_bicubic(image[None], [image_size] * 2)[0]
     image = tf.cond(flip, lambda: tf.image.flip_left_right(image), lambda: image)
     image -= [255 * value for value in preprocessing.MEAN]
     return image / [255 * value for value in preprocessing.STDDEV]
@@ -245,7 +241,7 @@ def _seed(number: "tf.Tensor") -> "tf.Tensor":
 
 
 def random_order(
-    records: "RecordFiles", augmentation: str = "random_resized_crop"
+    records: "RecordFiles", settings: RateSettings, augmentation: str
 ) -> "Batches":
     """Returns the training batches of a job of one rank."""
     from resnet.config.phases import Phase
@@ -254,8 +250,8 @@ def random_order(
 
     phase = Phase(
         name="measured",
-        num_steps=FLAGS.num_images // BATCH_SIZE,
-        image_size=FLAGS.image_size,
+        num_steps=settings.num_images // BATCH_SIZE,
+        image_size=settings.image_size,
         augmentation=augmentation,
     )
     shard = shard_of_rank(records, [tuple(range(len(records.paths)))], 0)
@@ -289,12 +285,12 @@ def _parse(record: "tf.Tensor", records: "RecordFiles") -> "tf.Tensor":
     return encoded
 
 
-def _finish(dataset: "tf.data.Dataset") -> "tf.data.Dataset":
+def _finish(dataset: "tf.data.Dataset", settings: RateSettings) -> "tf.data.Dataset":
     """Returns batches with the batching and prefetching of training."""
     from resnet.data import input_pipeline
 
     return (
-        dataset.take(FLAGS.num_images // BATCH_SIZE * BATCH_SIZE)
+        dataset.take(settings.num_images // BATCH_SIZE * BATCH_SIZE)
         .batch(BATCH_SIZE, drop_remainder=True)
         .prefetch(input_pipeline.PREFETCHED_BATCHES)
         .with_options(input_pipeline.options(1))
@@ -302,10 +298,8 @@ def _finish(dataset: "tf.data.Dataset") -> "tf.data.Dataset":
 
 
 def run() -> None:
-    """Runs the program."""
-    shared_flags.keep_only(("data_dir",))
-    define_flags(FLAGS)
-    errors.run(main)
+    """Runs the program and exits."""
+    sys.exit(program.run(main))
 
 
 if __name__ == "__main__":

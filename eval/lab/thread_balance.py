@@ -12,7 +12,10 @@ parts of it are parallel too. Waiting for memory that cores share is left out.
 """
 
 import concurrent.futures
-import functools
+import contextlib
+import ctypes
+import heapq
+import itertools
 import multiprocessing
 import os
 import pathlib
@@ -20,25 +23,78 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from absl import flags
-
-from eval.lab import task_times
-from resnet.base import errors
+from eval.benchmark_settings import Settings
+from resnet.base import cli, program
 from resnet.base.errors import UserError
+from resnet.base.settings import setting
 from resnet.models import names
 from resnet.runtime import startup
-
-FLAGS = flags.FLAGS
 
 NUM_CLASSES = 1000
 MOST_THREADS = 256
 RECORDED_STEPS = 3  # A task's time is the median.
+
+
+@dataclass(frozen=True)
+class BalanceSettings:
+    """What is measured."""
+
+    model: str = setting("resnet50", "Network: {names}.", names=names.MODELS)
+    precision: str = setting(
+        "float32",
+        "Precision of the step, one of {names}.",
+        names=tuple(names.COMPUTE_DTYPES),
+    )
+    batch_size: int = setting(
+        48,
+        "Number of images of the step; the published run has 48 on each rank.",
+        bounds=(1, 2**31),
+    )
+    image_size: int | None = setting(
+        None,
+        "Side of the images in pixels. By default the network's.",
+        bounds=(1, 2**31),
+    )
+    threads: tuple[int, ...] = setting(
+        (1, 2, 8, 22, 32),
+        "Numbers of threads to divide the work for, separated by commas.",
+    )
+
+
+FLAGS: cli.Groups = (BalanceSettings,)
+
+
+@dataclass(frozen=True)
+class OpCall:
+    """What one call of an op did, in seconds of processor time.
+
+    Attributes:
+        op: The type of the op.
+        serial: The time outside all regions, on one thread.
+        regions: The time of each task of each region. A region divides work into tasks,
+            and the next one starts when all are done.
+    """
+
+    op: str
+    serial: float
+    regions: tuple[tuple[float, ...], ...]
+
+    @property
+    def work(self) -> float:
+        """The time of all threads together."""
+        return self.serial + sum(map(sum, self.regions))
+
+    def span(self, num_threads: int) -> float:
+        """Returns the time from start to end on so many cores."""
+        return self.serial + sum(
+            makespan(region, num_threads) for region in self.regions
+        )
 
 
 @dataclass(frozen=True)
@@ -53,7 +109,7 @@ class StepWork:
     """
 
     num_threads: int
-    ops: tuple[task_times.OpCall, ...]
+    ops: tuple[OpCall, ...]
     process_seconds: float
 
     @property
@@ -62,83 +118,30 @@ class StepWork:
         return sum(call.work for call in self.ops)
 
 
-def define_flags(flag_values: flags.FlagValues) -> None:
-    """Defines the flags of this program, when it starts."""
-    flags.DEFINE_enum(
-        "model", "resnet50", names.MODELS, "Network.", flag_values=flag_values
-    )
-    flags.DEFINE_enum(
-        "precision",
-        "float32",
-        tuple(names.COMPUTE_DTYPES),
-        "Precision of the step.",
-        flag_values=flag_values,
-    )
-    flags.DEFINE_integer(
-        "batch_size",
-        48,
-        "Number of images of the step; the published run has 48 on each rank.",
-        lower_bound=1,
-        flag_values=flag_values,
-    )
-    flags.DEFINE_integer(
-        "image_size",
-        None,
-        "Side of the images in pixels. Default: the network's.",
-        lower_bound=1,
-        flag_values=flag_values,
-    )
-    flags.DEFINE_list(
-        "threads",
-        ["1", "2", "8", "22", "32"],
-        "Numbers of threads to divide the work for, separated by commas.",
-        flag_values=flag_values,
-    )
-
-
-def main() -> None:
+def main(argv: Sequence[str]) -> int:
     """Records a step for each number of threads and prints how its work divides."""
+    settings = cli.parse(argv, __doc__, FLAGS).of(BalanceSettings)
+    counts = settings.threads
+    if not counts or not all(1 <= count <= MOST_THREADS for count in counts):
+        raise UserError(
+            f"--threads must be numbers from 1 to {MOST_THREADS}, separated by commas;"
+            f" got {','.join(map(str, counts))!r}."
+        )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # Without notes on the CPU.
-    counts = thread_counts(FLAGS.threads)
-    side = FLAGS.image_size or names.default_image_size(FLAGS.model)
-    record = functools.partial(
-        record_step, FLAGS.model, FLAGS.precision, FLAGS.batch_size, side
-    )
     spawn = multiprocessing.get_context("spawn")
     steps = {}
     for count in sorted({1, *counts}):
         # Each needs a process, as TensorFlow's pool starts only once.
         with concurrent.futures.ProcessPoolExecutor(1, spawn) as process:
-            steps[count] = process.submit(record, count).result()
+            steps[count] = process.submit(record_step, settings, count).result()
     print(table(steps[1], [steps[count] for count in counts]))
+    return 0
 
 
-def thread_counts(values: Sequence[str]) -> list[int]:
-    """Returns the numbers of threads of the flag.
-
-    Raises:
-        UserError: If one is not a number of threads.
-    """
-    for value in values or [""]:  # An empty flag is no number either.
-        if not value.isdecimal() or not 1 <= int(value) <= MOST_THREADS:
-            raise UserError(
-                f"--threads must be numbers from 1 to {MOST_THREADS}, separated by"
-                f" commas; got {value!r}"
-            )
-    return [int(value) for value in values]
-
-
-def record_step(
-    model: str, precision: str, batch_size: int, image_size: int, num_threads: int
-) -> StepWork:
+def record_step(settings: BalanceSettings, num_threads: int) -> StepWork:
     """Returns the work of a training step, divided for a number of threads.
 
-    Args:
-        model: The network.
-        precision: "float32" or "bf16".
-        batch_size: The number of images.
-        image_size: Their side in pixels.
-        num_threads: The number of threads, which may exceed that of the cores.
+    The number of threads may exceed that of the cores.
     """
     startup.import_tensorflow()
     import tensorflow as tf
@@ -147,34 +150,118 @@ def record_step(
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
     from eval import throughput
-    from eval.benchmark_settings import Settings
     from resnet import native
     from resnet.distributed.communicator import Communicator
     from resnet.hardware.placement import ProcessInfo
 
     if native.ops() is None:
         raise UserError("the tasks are those of the compiled ops, which are missing")
-    settings = Settings(
-        model=model, precision=precision, batch_size=batch_size, image_size=image_size
+    measured = Settings(
+        model=settings.model,
+        precision=settings.precision,
+        batch_size=settings.batch_size,
+        image_size=settings.image_size,
     )
-    network = throughput.build_network(settings, NUM_CLASSES)
+    network = throughput.build_network(measured, NUM_CLASSES)
     step = throughput.training_step(
-        network, settings.phase, Communicator(ProcessInfo())
+        network, measured.phase, Communicator(ProcessInfo())
     )
-    images = throughput.images_from_memory(batch_size, image_size, NUM_CLASSES, 0)
+    images = throughput.images_from_memory(
+        measured.batch_size, measured.side, NUM_CLASSES, 0
+    )
     step(*next(images))
-    recorded = []
-    seconds = []
+    calls_of_steps, seconds = [], []
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(RECORDED_STEPS):
             start = time.process_time()
-            with task_times.recorded(pathlib.Path(folder, "tasks")) as calls:
+            with recorded(pathlib.Path(folder, "tasks")) as calls:
                 step(*next(images))
                 seconds.append(time.process_time() - start)
-            recorded.append(calls)
+            calls_of_steps.append(calls)
     return StepWork(
-        num_threads, task_times.median_calls(recorded), statistics.median(seconds)
+        num_threads, median_calls(calls_of_steps), statistics.median(seconds)
     )
+
+
+@contextlib.contextmanager
+def recorded(file: pathlib.Path) -> Iterator[list[OpCall]]:
+    """Records the compiled ops that run in the block, into the list that it yields.
+
+    Args:
+        file: A new file for the library to write to.
+
+    Raises:
+        OSError: If the file can't be written.
+    """
+    from resnet import native  # Imports TensorFlow.
+
+    library = ctypes.CDLL(str(native.OPS_LIBRARY))
+    library.resnet_stop_recording_tasks.restype = ctypes.c_bool
+    calls: list[OpCall] = []
+    library.resnet_start_recording_tasks()
+    try:
+        yield calls
+    finally:
+        written = library.resnet_stop_recording_tasks(str(file).encode())
+    if not written:
+        raise OSError(f"the tasks can't be written to {file}")
+    calls += parse(file.read_text())
+
+
+def parse(text: str) -> list[OpCall]:
+    """Returns the calls that resnet/native/task_times.h describes."""
+    rows = [line.split() for line in text.splitlines()]
+    calls = []
+    for _, of_call in itertools.groupby(rows, key=lambda row: int(row[0])):
+        (_, op, _, _, serial), *tasks = of_call
+        by_region = itertools.groupby(tasks, key=lambda row: int(row[2]))
+        regions = tuple(
+            tuple(float(row[4]) for row in region) for _, region in by_region
+        )
+        calls.append(OpCall(op, float(serial), regions))
+    return calls
+
+
+def median_calls(steps: Sequence[Sequence[OpCall]]) -> tuple[OpCall, ...]:
+    """Returns the calls of a step, each time the median over several steps.
+
+    Args:
+        steps: The calls of steps that did the same. Ops that don't depend on each other
+            may run in any order, so those of one kind are matched by their number.
+
+    Raises:
+        ValueError: If the steps did not divide their work alike.
+    """
+
+    def division(call: OpCall) -> tuple[str, tuple[int, ...]]:
+        return call.op, tuple(map(len, call.regions))
+
+    ordered = [sorted(step, key=division) for step in steps]
+    if len({tuple(map(division, step)) for step in ordered}) > 1:
+        raise ValueError("the recorded steps divided their work differently")
+    return tuple(
+        OpCall(
+            calls[0].op,
+            statistics.median(call.serial for call in calls),
+            tuple(
+                tuple(map(statistics.median, zip(*regions, strict=True)))
+                for regions in zip(*(call.regions for call in calls), strict=True)
+            ),
+        )
+        for calls in zip(*ordered, strict=True)
+    )
+
+
+def makespan(tasks: Sequence[float], num_threads: int) -> float:
+    """Returns the time until all tasks are done, on cores of their own.
+
+    Each thread takes the next task, in their order, when it has finished one: list
+    scheduling (Graham 1966, doi:10.1002/j.1538-7305.1966.tb01709.x).
+    """
+    ends = [0.0] * num_threads
+    for seconds in tasks:
+        heapq.heapreplace(ends, ends[0] + seconds)
+    return max(ends)
 
 
 def table(alone: StepWork, others: Sequence[StepWork]) -> str:
@@ -214,9 +301,8 @@ def table(alone: StepWork, others: Sequence[StepWork]) -> str:
 
 
 def run() -> None:
-    """Runs the program."""
-    define_flags(FLAGS)
-    errors.run(main)
+    """Runs the program and exits."""
+    sys.exit(program.run(main))
 
 
 if __name__ == "__main__":

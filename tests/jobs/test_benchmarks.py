@@ -1,5 +1,6 @@
 """The measuring programs run, small, and print the figures that they promise."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -11,13 +12,14 @@ from PIL import Image
 
 from tests import smallest
 from tests.converter_program import convert_here
+from tests.in_process import assert_refused, run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def run_program(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, REPOSITORY / "eval" / name, *arguments],
+        [sys.executable, REPOSITORY / "eval" / "lab" / name, *arguments],
         capture_output=True,
         text=True,
         cwd="/",
@@ -42,7 +44,7 @@ def records_of_format(request, records, tmp_path) -> Path:
 
 def test_the_input_benchmark_compares_four_ways(records_of_format):
     done = run_program(
-        "lab/input_rate.py",
+        "input_rate.py",
         f"--data_dir={records_of_format}",
         "--image_size=32",
         "--num_images=200",
@@ -61,20 +63,20 @@ def test_the_input_benchmark_compares_four_ways(records_of_format):
 
 def test_the_benchmark_of_scale_converts_and_starts(tmp_path):
     arguments = (f"--work_dir={tmp_path}", "--num_images=1000", "--rounds=1")
-    done = run_program("lab/imagenet_scale.py", *arguments)
+    done = run_program("imagenet_scale.py", *arguments)
     assert done.returncode == 0, done.stderr
     assert "conversion: " in done.stdout
     assert "checks of 1,000 examples" in done.stdout
     for start in ("first epoch", "last epoch", "in the middle"):
         assert f"{start} (step" in done.stdout
-    again = run_program("lab/imagenet_scale.py", *arguments)
+    again = run_program("imagenet_scale.py", *arguments)
     assert again.returncode == 0, again.stderr
     assert "conversion: " not in again.stdout
 
 
 def test_the_balance_of_threads_is_counted():
     done = run_program(
-        "lab/thread_balance.py",
+        "thread_balance.py",
         *("--model=resnet8", "--batch_size=4", "--image_size=32", "--threads=1,3"),
     )
     assert done.returncode == 0, done.stderr
@@ -88,45 +90,27 @@ def test_the_balance_of_threads_is_counted():
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("lab/input_rate.py", (), "--data_dir is required"),
-        ("lab/input_rate.py", ("--data_dir=/", "--rounds=0"), "at least 1"),
-        (
-            "lab/input_rate.py",
-            ("--data_dir=/", "--num_images=39"),
-            "--num_images at least 40",
-        ),
-        ("lab/input_rate.py", ("--data_dir=/",), "/ is not a record set"),
-        ("lab/imagenet_scale.py", (), "--work_dir is required"),
-        ("lab/thread_balance.py", ("--threads=2,x",), "numbers from 1 to 256"),
-        (
-            "lab/exchange_cost.py",
-            ("--interface=none0",),
-            "--interface must be one of this host's",
-        ),
-        (
-            "lab/imagenet_scale.py",
-            ("--work_dir=/x", "--num_images=9"),
-            "at least 1000",
-        ),
-        (
-            "lab/imagenet_scale.py",
-            ("--work_dir=/x", "--num_images=1000", "--rounds=0"),
-            "--rounds must be at least 1; got 0.",
-        ),
+        ("input_rate", (), "--data_dir is required"),
+        ("input_rate", ("--data_dir=/", "--rounds=0"), "--rounds must be at least 1"),
+        ("input_rate", ("--data_dir=/", "--num_images=39"), "must be at least 40"),
+        ("input_rate", ("--data_dir=/",), "/ is not a record set"),
+        ("imagenet_scale", (), "--work_dir is required"),
+        ("imagenet_scale", ("--work_dir=/x", "--num_images=9"), "at least 1000"),
+        ("imagenet_scale", ("--work_dir=/x", "--rounds=0"), "--rounds must be at"),
+        ("thread_balance", ("--threads=2,x",), "--threads must be whole numbers"),
+        ("exchange_cost", ("--interface=none0",), "--interface must be one of this"),
+        ("sync_modes", ("--data_dir=x", "--steps=15"), "more than 3 times"),
     ],
 )
 def test_a_wrong_flag_is_one_sentence(name, arguments, message):
-    done = run_program(name, *arguments)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert message in done.stderr
+    program = importlib.import_module(f"eval.lab.{name}")
+    assert_refused(run(program, *arguments), message)
 
 
 @pytest.mark.slow
 def test_both_modes_of_synchronization_are_compared(records):
     done = run_program(
-        "lab/sync_modes.py",
+        "sync_modes.py",
         *(f"--data_dir={records}", "--recipe=digits", "--num_workers=2"),
         *("--speed=0.5", "--steps=12", "--steps_per_line=2", "--pairs=1"),
         f"--train_flags={smallest.FLAG} --train_batch_size=4 --num_intra_threads=1",
@@ -137,9 +121,3 @@ def test_both_modes_of_synchronization_are_compared(records):
     assert re.search(r"^async / bsp: \d+\.\d+ \(.*, n=1\)$", done.stdout, re.M)
     (share,) = re.findall(r"^share of .*: (\d\.\d+) \(", done.stdout, re.M)
     assert 0 < float(share) < 1
-
-
-def test_a_comparison_of_too_few_steps_is_refused(records):
-    done = run_program("lab/sync_modes.py", f"--data_dir={records}", "--steps=15")
-    assert done.returncode == 2
-    assert "--steps must be more than 3 times --steps_per_line; got 15" in done.stderr

@@ -1,13 +1,13 @@
 """The benchmark on ranks, on records, and that of the exchange of gradients."""
 
 import re
-from types import SimpleNamespace
 
 import pytest
 
 from eval import benchmark
 from eval.benchmark_settings import Settings
 from eval.lab import exchange_cost
+from eval.lab.exchange_cost import ExchangeSettings
 from resnet.config.compression import CompressionSettings
 from resnet.watchdog import scratch_dir
 from tests import smallest
@@ -44,14 +44,13 @@ def test_ranks_measure_together_on_records(communicator, records, capsys, monkey
     ],
 )
 def test_the_bytes_of_an_exchange_are_those_of_its_formula(
-    communicator, capsys, monkeypatch, num_ranks, exchange, factor
+    communicator, capsys, num_ranks, exchange, factor
 ):
-    flags = SimpleNamespace(model="resnet8", steps=2, warmup_steps=1, interface=None)
-    monkeypatch.setattr(exchange_cost, "FLAGS", flags)
+    settings = ExchangeSettings(model="resnet8", steps=2, warmup_steps=1)
     method = CompressionSettings(
         compress="layerwise", method="terngrad", exchange=exchange
     )
-    exchange_cost.measure(method, communicator)
+    exchange_cost.measure(settings, method, communicator)
     output = capsys.readouterr().out
     if communicator.rank == 0:
         assert f"{exchange}, {num_ranks} rank(s)" in output

@@ -12,9 +12,8 @@ import time
 import pytest
 
 from eval import measuring
-from eval.lab import compression_study
-from eval.lab.studying import report, results, rows
-from eval.lab.studying.results import Result, Run, StudyFile
+from eval.lab import compression_study, study
+from eval.lab.study import Result, Run, StudyFile
 from resnet.base.errors import UserError
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config, save_config
@@ -91,7 +90,7 @@ def stub(tmp_path, monkeypatch, config) -> pathlib.Path:
     return calls
 
 
-def study(folder: pathlib.Path, *flags: str):
+def run_study(folder: pathlib.Path, *flags: str):
     return run(
         compression_study,
         *("--data_dir=D", "--recipe=digits", f"--output_dir={folder}", *flags),
@@ -99,10 +98,10 @@ def study(folder: pathlib.Path, *flags: str):
 
 
 def test_rows_are_all_combinations_that_can_work():
-    found, left_out = rows.product(
+    found, left_out = study.product(
         ["topk:ratio=0.01", "terngrad"], ["layerwise", "entiremodel"], "both"
     )
-    assert list(map(rows.name, found)) == [
+    assert list(map(study.name, found)) == [
         "dense",
         "topk-ratio=0.01-layerwise",
         "topk-ratio=0.01-layerwise-feedback",
@@ -113,18 +112,18 @@ def test_rows_are_all_combinations_that_can_work():
     ]
     assert left_out == ["terngrad-layerwise-feedback", "terngrad-entiremodel-feedback"]
     assert found[2] == TOPK
-    assert rows.flags(TOPK) == [
+    assert study.flags(TOPK) == [
         "--compress=layerwise",
         "--ratio=0.01",
         "--error_feedback=true",
     ]
-    assert rows.flags(rows.DENSE) == []
-    assert rows.method(TOPK) == "topk, ratio=0.01"
+    assert study.flags(study.DENSE) == []
+    assert study.method(TOPK) == "topk, ratio=0.01"
 
 
 def test_a_method_that_cannot_have_error_feedback_trains_without_it():
-    found, left_out = rows.product(["terngrad", "dgc", "topk"], ["layerwise"], "with")
-    assert list(map(rows.name, found)) == [
+    found, left_out = study.product(["terngrad", "dgc", "topk"], ["layerwise"], "with")
+    assert list(map(study.name, found)) == [
         "dense",
         "terngrad-layerwise",
         "dgc-layerwise",
@@ -135,7 +134,7 @@ def test_a_method_that_cannot_have_error_feedback_trains_without_it():
 
 def test_a_row_that_the_program_refuses_is_left_out(stub, tmp_path):
     flags = ("--methods=dgc,topk", "--ways=layerwise", "--feedback=without")
-    done = study(tmp_path / "study", *flags, "--seeds=1,2")
+    done = run_study(tmp_path / "study", *flags, "--seeds=1,2")
     assert done.returncode == 0, done.stderr
     sentence = "dgc-layerwise is left out: error: dgc needs --optimizer=momentum"
     assert done.stderr.count(sentence) == 1
@@ -150,7 +149,7 @@ def test_a_row_that_the_program_refuses_is_left_out(stub, tmp_path):
 
 def test_flags_of_the_training_are_words_of_a_shell(stub, tmp_path):
     sentence = "--train_flags can't be split into words: No closing quotation"
-    assert_refused(study(tmp_path / "study", "--train_flags=--a='x"), sentence)
+    assert_refused(run_study(tmp_path / "study", "--train_flags=--a='x"), sentence)
     assert not stub.exists()
 
 
@@ -166,22 +165,22 @@ def test_flags_of_the_training_are_words_of_a_shell(stub, tmp_path):
 )
 def test_a_method_that_does_not_exist_is_refused(text, sentence):
     with pytest.raises(UserError, match=sentence):
-        rows.product([text], ["layerwise"], "without")
+        study.product([text], ["layerwise"], "without")
 
 
 def test_rows_can_be_read_from_a_file(tmp_path):
     path = tmp_path / "rows.json"
-    path.write_text(json.dumps([{}, rows.changed(TOPK), rows.changed(QSGD)]))
-    assert rows.read(path) == [rows.DENSE, TOPK, QSGD]
+    path.write_text(json.dumps([{}, study.changed(TOPK), study.changed(QSGD)]))
+    assert study.read_rows(path) == [study.DENSE, TOPK, QSGD]
     for text, sentence in (
         ("[]", "must have a list of rows"),
         ("{", "expected a JSON file"),
         ('[{"rate": 1}]', "unknown field 'rate' of row 1 of"),
-        ('[{}, {"error_feedback": true}]', "row 2 of .*needs --compress"),
+        ('[{}, {"error_feedback": true}]', "row 2 of .*--error_feedback needs"),
     ):
         path.write_text(text)
         with pytest.raises(UserError, match=sentence):
-            rows.read(path)
+            study.read_rows(path)
 
 
 def train_line(step: int, rate: float, **numbers: float) -> jsonl.Line:
@@ -211,7 +210,7 @@ def test_the_result_is_the_mean_over_the_steps(config):
     )
     # Three steps of 16 images at 8 images per second, one at 4.
     expected = Result(0.75, 4, 6.0 + 4.0, 200.0, 50.0, 0.5, 0.35)
-    found = dataclasses.astuple(results.of_training(folder))
+    found = dataclasses.astuple(study.result_of(folder))
     assert found == pytest.approx(dataclasses.astuple(expected))
 
 
@@ -220,8 +219,8 @@ def test_a_training_without_its_last_evaluation_has_no_result(config):
         config, train_line(4, 8.0), jsonl.make_line("eval", 3, 0.75, {"top1": 0.5})
     )
     with pytest.raises(UserError, match="no evaluation of the last step"):
-        results.of_training(folder)
-    diverged = results.of_training(folder, has_diverged=True)
+        study.result_of(folder)
+    diverged = study.result_of(folder, has_diverged=True)
     assert (diverged.top1, diverged.steps, diverged.seconds) == (None, 4, 8.0)
 
 
@@ -231,7 +230,7 @@ def test_the_table_has_medians_and_ranges():
         Result(0.85, 100, 120.0, 50.0, 150.0, 0.125, 0.5),
         Result(None, 50, 60.0, 50.0, 150.0, 0.125, 0.7),
     ]
-    lines = report.table({rows.DENSE: dense, TOPK: topk}).splitlines()
+    lines = compression_study.table({study.DENSE: dense, TOPK: topk}).splitlines()
     assert lines[2:] == [
         "| dense | - | - | 80.00 (70.00 to 90.00) | 3 | 4,000 | 1.0 | 0 | - | 0.0 % |"
         " 0.6 | 1.0 |",
@@ -244,14 +243,14 @@ def test_the_table_has_medians_and_ranges():
 def test_the_table_in_the_results_is_that_of_its_study():
     root = pathlib.Path(__file__).resolve().parents[2]
     kept = StudyFile(root / "docs/curves/compression_study/study.json", {})
-    assert report.table(kept.by_row()) in (root / "RESULTS.md").read_text()
+    assert compression_study.table(kept.by_row()) in (root / "RESULTS.md").read_text()
 
 
 def test_a_training_that_diverges_at_once_is_in_no_median():
     at_once = Result(None, 0, 0.0, 0.0, 0.0, 0.0)
     dense = [at_once, Result(0.9, 100, 60.0, 4000.0, 0.0, 0.0)]
     topk = [at_once, Result(0.85, 100, 120.0, 50.0, 150.0, 0.125, 0.5)]
-    *_, line = report.table({rows.DENSE: dense, TOPK: topk}).splitlines()
+    *_, line = compression_study.table({study.DENSE: dense, TOPK: topk}).splitlines()
     assert line == (
         "| topk, ratio=0.01 | layerwise | yes | 85.00, 1 diverged | 2 | 50 | 80.0"
         " | 150 | 0.5 | 12.5 % | 1.2 | 2.0 |"
@@ -260,7 +259,7 @@ def test_a_training_that_diverges_at_once_is_in_no_median():
 
 def test_a_study_trains_each_row_with_each_seed_and_keeps_what_is_done(stub, tmp_path):
     flags = ("--methods=topk:ratio=0.01", "--ways=layerwise", "--feedback=with")
-    done = study(tmp_path / "study", *flags, "--train_flags=--eval_every=1epoch")
+    done = run_study(tmp_path / "study", *flags, "--train_flags=--eval_every=1epoch")
     assert done.returncode == 0, done.stderr
     assert "| dense | - | - | 0.00 | 1 | 4,000 | 1.0 |" in done.stdout
     assert "| topk, ratio=0.01 | layerwise | yes | 0.00 | 1 |" in done.stdout
@@ -272,7 +271,7 @@ def test_a_study_trains_each_row_with_each_seed_and_keeps_what_is_done(stub, tmp
     assert not (runs / "dense" / "seed-0" / "checkpoints").exists()
 
     more = (*flags, "--train_flags=--eval_every=1epoch", "--seeds=0,2,9")
-    done = study(tmp_path / "study", *more)
+    done = run_study(tmp_path / "study", *more)
     assert done.returncode == 0, done.stderr
     assert "dense, seed 9: diverged after step 4" in done.stderr
     assert "| dense | - | - | 10.00 (0.00 to 20.00), 1 diverged | 3 |" in done.stdout
@@ -281,15 +280,17 @@ def test_a_study_trains_each_row_with_each_seed_and_keeps_what_is_done(stub, tmp
     assert (tmp_path / "study" / "study.png").stat().st_size > 10_000
 
     assert_refused(
-        study(tmp_path / "study", *flags), "other settings: train_flags was '--eval"
+        run_study(tmp_path / "study", *flags), "other settings: train_flags was '--eval"
     )
 
 
 def test_a_training_that_fails_ends_the_study(stub, tmp_path):
-    done = study(tmp_path / "study", "--methods=topk", "--seeds=13")
+    done = run_study(tmp_path / "study", "--methods=topk", "--seeds=13")
     assert_refused(done, "ends with 'error: an unlucky number'. The same command")
     assert "failed with exit code 1" in done.stderr
-    assert_refused(study(tmp_path / "study", "--seeds=x"), "--seeds must be whole")
+    assert_refused(
+        run_study(tmp_path / "study", "--seeds=x"), "--seeds must be whole numbers"
+    )
 
 
 def test_what_is_required_is_asked_for():
@@ -327,7 +328,7 @@ def test_an_interrupted_study_stops_its_training_and_resumes(stub, tmp_path):
     assert process.returncode == 130
     assert "interrupted; the same command resumes the study" in printed
     (tmp_path / "wait").unlink()
-    done = study(folder, *flags)
+    done = run_study(folder, *flags)
     assert done.returncode == 0, done.stderr
     assert len(stub.read_text().splitlines()) == 3  # The first one twice.
 
@@ -342,9 +343,9 @@ def test_checkpoints_are_kept_until_the_study_has_the_result(
     checkpoints = tmp_path / "study" / "runs" / "dense" / "seed-0" / "checkpoints"
     with monkeypatch.context() as patched:
         patched.setattr(StudyFile, "add", interrupted)
-        assert study(tmp_path / "study", *flags).returncode == 130
+        assert run_study(tmp_path / "study", *flags).returncode == 130
     assert checkpoints.exists()
-    assert study(tmp_path / "study", *flags).returncode == 0
+    assert run_study(tmp_path / "study", *flags).returncode == 0
     assert not checkpoints.exists()
 
 
@@ -359,5 +360,5 @@ def test_a_file_that_is_no_study_is_refused(tmp_path):
     assert kept.find(QSGD, 3) is None
     for text in ("{", "[]", '{"shared": {}, "runs": [{}]}'):
         path.write_text(text)
-        with pytest.raises(UserError, match="is not the file of a study"):
+        with pytest.raises(UserError, match="must hold the results of a study"):
             StudyFile(path, {})

@@ -59,6 +59,7 @@ def flags_of(program: str) -> frozenset[str]:
         defined = r"(?:DEFINE|define)_\w+\(\s*\"(\w+)\"|add_argument\(\s*\"--(\w+)\""
         source = (ROOT / program).read_text()
         known |= {name for pair in re.findall(defined, source) for name in pair if name}
+        known |= set(re.findall(r"^    (\w+): [^=]+ = setting\(", source, re.M))
     return frozenset(known)
 
 

@@ -50,8 +50,6 @@ def processes(monkeypatch) -> list[Process]:
     found: list[Process] = []
     job = types.SimpleNamespace(children=lambda recursive: found)
     monkeypatch.setattr(sync_modes.psutil, "Process", lambda pid: job)
-    flags = types.SimpleNamespace(num_workers=2)
-    monkeypatch.setattr(sync_modes, "FLAGS", flags)
     return found
 
 
@@ -61,11 +59,11 @@ def test_the_last_rank_is_found_under_each_launcher(processes, launcher):
         processes.append(Process(["watchdog"], **launcher(rank)))
         processes.extend(Process(["python", PROGRAM], **launcher(rank)) for _ in "12")
     job = types.SimpleNamespace(pid=1)
-    assert sync_modes._last_worker(job, "bsp") is processes[-1]
+    assert sync_modes.last_worker(job, "bsp", 2) is processes[-1]
 
 
 @pytest.mark.parametrize("mode", ["bsp", "async"])
 def test_a_worker_that_is_not_found_is_one_sentence(processes, mode):
     processes.append(Process(["python", PROGRAM]))
     with pytest.raises(UserError, match="worker 1 was not found"):
-        sync_modes._last_worker(types.SimpleNamespace(pid=1), mode)
+        sync_modes.last_worker(types.SimpleNamespace(pid=1), mode, 2)

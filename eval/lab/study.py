@@ -1,0 +1,282 @@
+"""The rows of a study of compression, their results, and the file that keeps them."""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eval.measuring import hours_of_steps
+from resnet.base import atomic_files, bounds, json_file, settings
+from resnet.base.errors import UserError
+from resnet.config import rules
+from resnet.config.compression import CompressionSettings
+from resnet.config.config import load_config
+from resnet.metrics import jsonl
+
+DENSE = CompressionSettings()
+FEEDBACK = {"without": (False,), "with": (True,), "both": (False, True)}
+# The settings that a row states apart from the parameters of its method.
+_NOT_PARAMETERS = ("compress", "method", "error_feedback")
+_SECONDS_PER_HOUR = 3600
+
+
+def product(
+    methods: Iterable[str], ways: Sequence[str], feedback: str
+) -> tuple[list[CompressionSettings], list[str]]:
+    """Returns the rows of all combinations, after one without compression.
+
+    Args:
+        methods: Methods with the parameters that aren't the default ones, such as
+            "topk:ratio=0.01:kept_values=bfloat16".
+        ways: Values of `CompressionSettings.compress`.
+        feedback: A name in `FEEDBACK`.
+
+    Returns:
+        The rows, and the names of combinations that are left out since they can't work.
+
+    Raises:
+        UserError: If a method, a parameter or a way doesn't exist.
+    """
+    rows, left_out = [DENSE], []
+    for text, way, has_feedback in itertools.product(methods, ways, FEEDBACK[feedback]):
+        values = {"compress": way, "error_feedback": has_feedback, **_parsed(text)}
+        row = _checked(values, f"--methods={text}")
+        if feedback == "with" and rules.broken(row):
+            row = dataclasses.replace(row, error_feedback=False)
+        if rules.broken(row):
+            left_out.append(name(row))
+        elif row not in rows:
+            rows.append(row)
+    return rows, left_out
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Returns the method and the parameters in a text."""
+    method_name, *parameters = text.split(":")
+    values: dict[str, Any] = {"method": method_name}
+    known = settings.declarations(CompressionSettings)
+    for parameter in parameters:
+        key, _, value = parameter.partition("=")
+        if key not in known or key in _NOT_PARAMETERS:
+            raise UserError(f"--methods={text}: there is no parameter {key!r}.")
+        try:
+            values[key] = settings.value_type(CompressionSettings, key)(value)
+        except ValueError as error:
+            raise UserError(f"--methods={text}: {key} can't be {value!r}.") from error
+    return values
+
+
+def read_rows(path: Path) -> list[CompressionSettings]:
+    """Returns the rows in a JSON file, a list of objects with settings of compression.
+
+    Raises:
+        UserError: If the file can't be read, or a row can't work.
+    """
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"expected a JSON file of rows; {path}: {error}.") from error
+    if not isinstance(values, list) or not values:
+        raise UserError(f"{path} must have a list of rows, such as [{{}}].")
+    rows = []
+    for number, value in enumerate(values, 1):
+        row = _checked(value, f"row {number} of {path}")
+        if problems := rules.broken(row):
+            raise UserError(f"row {number} of {path}: {problems[0]}")
+        rows.append(row)
+    return rows
+
+
+def _checked(values: Any, where: str) -> CompressionSettings:
+    row = json_file.instance(CompressionSettings, values, where)
+    if problems := bounds.problems_of(row, where):
+        raise UserError(problems[0])
+    return row
+
+
+def changed(row: CompressionSettings) -> dict[str, Any]:
+    """Returns the settings of a row that aren't the defaults, by their names."""
+    values = dataclasses.asdict(row)
+    return {key: values[key] for key in values if values[key] != getattr(DENSE, key)}
+
+
+def flags(row: CompressionSettings) -> list[str]:
+    """Returns the flags of the training program for a row."""
+    declared = settings.declarations(CompressionSettings)
+    return [
+        f"--{settings.flag_name(key, declared[key])}="
+        + (str(value).lower() if isinstance(value, bool) else str(value))
+        for key, value in changed(row).items()
+    ]
+
+
+def method(row: CompressionSettings) -> str:
+    """Returns the method of a row with its parameters, such as "topk, ratio=0.01"."""
+    if row.compress == "none":
+        return "dense"
+    return ", ".join([row.method, *_parameters(row)])
+
+
+def name(row: CompressionSettings) -> str:
+    """Returns a name of a row for folders, such as "topk-ratio=0.01-layerwise"."""
+    if row.compress == "none":
+        return "dense"
+    parts = [row.method, *_parameters(row), row.compress]
+    return "-".join([*parts, *["feedback"] * row.error_feedback])
+
+
+def _parameters(row: CompressionSettings) -> list[str]:
+    return [
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in changed(row).items()
+        if key not in _NOT_PARAMETERS
+    ]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of one training.
+
+    Attributes:
+        top1: Accuracy after the last step, from 0 to 1; None if the training diverged.
+        steps: Number of steps that it has trained, up to where it diverged if it did.
+        seconds: Time of these steps, without evaluations and checkpoints.
+        message_bytes: Mean bytes of rank 0's coded gradients in a step.
+        bytes_sent: Mean bytes that rank 0 sent in a step.
+        exchange_share: Mean fraction of a step's time that the exchange took.
+        compression_error: Mean relative error of the coded gradients; None without
+            compression.
+    """
+
+    top1: float | None
+    steps: int
+    seconds: float
+    message_bytes: float
+    bytes_sent: float
+    exchange_share: float
+    compression_error: float | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training of a study: its row, its seed and its result."""
+
+    row: CompressionSettings
+    seed: int
+    result: Result
+
+
+def result_of(model_dir: Path, has_diverged: bool = False) -> Result:
+    """Returns the result of a training that has ended, by itself or since it diverged.
+
+    Raises:
+        UserError: If its metrics aren't complete.
+    """
+    config = load_config(str(model_dir))
+    path = model_dir / jsonl.FILE
+    lines = jsonl.read(path) if path.exists() else []
+    trained = [line for line in lines if line["kind"] == "train"]
+    last = [line for line in lines if line["kind"] == "eval"][-1:]
+    if has_diverged:
+        last = []
+    elif not last or last[0]["step"] != config.train_steps:
+        raise UserError(f"{path} has no evaluation of the last step; train with one.")
+    if has_diverged and not any(line.get("images_per_second") for line in trained):
+        return Result(None, 0, 0.0, 0.0, 0.0, 0.0)
+    steps, hours = hours_of_steps(config, trained, str(path))
+    lengths = [end - begin for begin, end in itertools.pairwise(steps)]
+    num_steps = steps[-1] - steps[0]
+
+    def mean(name: str) -> float:
+        pairs = zip(trained, lengths, strict=True)
+        return float(sum(line[name] * length for line, length in pairs) / num_steps)
+
+    has_error = "compression_error" in trained[0]
+    return Result(
+        top1=last[0]["top1"] if last else None,
+        steps=num_steps,
+        seconds=hours[-1] * _SECONDS_PER_HOUR,
+        message_bytes=mean("message_bytes_per_step"),
+        bytes_sent=mean("bytes_sent_per_step"),
+        exchange_share=mean("exchange_share"),
+        compression_error=mean("compression_error") if has_error else None,
+    )
+
+
+@dataclass(frozen=True)
+class _StoredRun:
+    row: dict[str, Any]
+    seed: int
+    result: Result
+
+
+@dataclass(frozen=True)
+class _Stored:
+    shared: dict[str, Any]
+    runs: tuple[_StoredRun, ...]
+
+
+class StudyFile:
+    """The results of the finished runs of a study, in a JSON file.
+
+    Attributes:
+        runs: The finished runs, in the order in which they ended.
+    """
+
+    def __init__(self, path: Path, shared: dict[str, Any]) -> None:
+        """Reads the file, if it exists.
+
+        Args:
+            path: The file.
+            shared: The settings that all runs of the study have in common.
+
+        Raises:
+            UserError: If the study in the file has other settings.
+        """
+        self._path = path
+        self._shared = shared
+        self.runs: list[Run] = []
+        if not path.exists():
+            return
+        stored = json_file.read(path, _Stored, "the results of a study")
+        changes = [
+            f"{name} was {stored.shared.get(name)!r}, now {value!r}"
+            for name, value in shared.items()
+            if stored.shared.get(name) != value
+        ]
+        if changes:
+            raise UserError(
+                f"{path} is of a study with other settings: {'; '.join(changes)}. Name"
+                " another --output_dir, or use those settings."
+            )
+        for run in stored.runs:
+            self.runs.append(
+                Run(_checked(run.row, f"a row in {path}"), run.seed, run.result)
+            )
+
+    def find(self, row: CompressionSettings, seed: int) -> Result | None:
+        """Returns the result of a run; None if it isn't finished."""
+        for run in self.runs:
+            if (run.row, run.seed) == (row, seed):
+                return run.result
+        return None
+
+    def add(self, run: Run) -> None:
+        """Adds a run and writes the file."""
+        self.runs.append(run)
+        stored = [
+            _StoredRun(changed(run.row), run.seed, run.result) for run in self.runs
+        ]
+        content = dataclasses.asdict(_Stored(self._shared, tuple(stored)))
+        text = json.dumps(content, indent=1) + "\n"
+        atomic_files.atomic_write_bytes(self._path, text.encode())
+
+    def by_row(self) -> dict[CompressionSettings, list[Result]]:
+        """Returns the results of each row."""
+        results: dict[CompressionSettings, list[Result]] = {}
+        for run in self.runs:
+            results.setdefault(run.row, []).append(run.result)
+        return results

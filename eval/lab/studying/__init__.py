@@ -1,1 +1,0 @@
-"""Studies that compare trainings: their rows, runs, table and figure."""
