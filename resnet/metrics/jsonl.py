@@ -2,12 +2,10 @@
 
 Each line has `kind`, `step`, `epoch` and the metrics of its kind. Lines of kind "train"
 have `loss` (the sum of `cross_entropy` and `weight_penalty`), `learning_rate`,
-`images_per_second`, `input_wait_share` and the cost of the exchange of gradients
-(`exchange_cost`), with several ranks also `rank_images_per_second` (`rank_speed`), the
-only list. Lines of kind "eval", and "eval_ema" for the moving average of the
-weights, have `top1`, `top5`, `count`, the same losses, and `seconds`, the time that the
-evaluation took. All have `time`, in seconds since 1970. Files that older versions wrote
-lack `cross_entropy`, `weight_penalty`, `seconds` and `time`.
+`images_per_second` and the costs of the steps (`step_costs`), with several ranks also
+`rank_images_per_second`, the only list. Lines of kind "eval", and "eval_ema" for the
+moving average of the weights, have `top1`, `top5`, `count`, the same losses, and
+`seconds`, the time that the evaluation took. All have `time`, in seconds since 1970.
 """
 
 import json

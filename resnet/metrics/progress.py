@@ -18,13 +18,7 @@ class Progress:
     """Prints the progress on rank 0's standard error; other ranks print nothing."""
 
     def __init__(self, config: Config, start_step: int, rank: int) -> None:
-        """Prepares the progress; prints nothing yet.
-
-        Args:
-            config: The settings of the run.
-            start_step: Number of steps already done.
-            rank: Rank of this process.
-        """
+        """Prepares the progress after `start_step` steps; prints nothing yet."""
         self._config = config
         self._visible = rank == 0
         self._terminal = find_terminal() if self._visible else None
@@ -120,7 +114,7 @@ def fit(fields: Mapping[str, str], done: float, width: int) -> str:
     Args:
         fields: Parts of the line by their names.
         done: Fraction of the run that the bar shows, from 0 to 1.
-        width: Largest number of characters.
+        width: The width of the terminal.
     """
     shown = dict(fields)
     for name in ("lr", "epoch"):
@@ -135,9 +129,9 @@ def fit(fields: Mapping[str, str], done: float, width: int) -> str:
 
 def columns(terminal: Path) -> int:
     """Returns the number of columns of a terminal; COLUMNS overrides it."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given):
-        return int(given)
+    stated = os.environ.get("COLUMNS", "")
+    if stated.isdecimal() and int(stated):
+        return int(stated)
     try:
         descriptor = os.open(terminal, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
         try:

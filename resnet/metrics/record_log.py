@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from resnet.base.errors import UserError
-from resnet.metrics.append_file import AppendFile
+from resnet.metrics.metrics_log import AppendFile
 
 _NAME = re.compile(r"from-step-(\d{8,})-rank-\d{5,}-of-\d{5,}\.jsonl")
 
@@ -57,13 +57,7 @@ class RecordLog:
     """The log file of one rank; without a folder, nothing is written."""
 
     def __init__(self, folder: str, start_step: int, rank: int, num_ranks: int) -> None:
-        """Creates the folder and the file.
-
-        Args:
-            folder: The folder for the files of all ranks; empty for no log.
-            start_step: The number of the first global batch.
-            rank: The rank, from 0.
-            num_ranks: The number of ranks of the job.
+        """Creates the folder and the file; without a name of a folder, nothing.
 
         Raises:
             UserError: If the file can't be written.
@@ -80,14 +74,7 @@ class RecordLog:
             raise _not_writable(folder, error) from error
 
     def write(self, step: int, examples: np.ndarray, mask: np.ndarray) -> None:
-        """Writes the line of a step.
-
-        Args:
-            step: The number of the global batch, from 0.
-            examples: The indices of the examples in the whole split, int64
-                `[local_batch]`.
-            mask: bool `[local_batch]`; False where an example replaces a corrupt one.
-        """
+        """Writes the line of a step, whose arguments are those of `examples_read`."""
         if self._file is None:
             return
         line = {

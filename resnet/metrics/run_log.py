@@ -18,12 +18,10 @@ from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
 from resnet.hardware import cpu_features, process_age
 from resnet.metrics import jsonl, record_log
-from resnet.metrics.exchange_cost import ExchangeCost
-from resnet.metrics.input_wait import InputWait
-from resnet.metrics.log import MetricsLog
+from resnet.metrics.metrics_log import MetricsLog
 from resnet.metrics.progress import Progress
-from resnet.metrics.rank_speed import RankSpeed
 from resnet.metrics.record_log import RecordLog
+from resnet.metrics.step_costs import StepCosts
 from resnet.optim.train_state import TrainState
 from resnet.watchdog import history
 
@@ -34,7 +32,7 @@ class RunLog:
     """Metrics, progress lines and record log of a run.
 
     Attributes:
-        input_wait: The measurement of the time that steps wait for their input.
+        costs: The measurement of what the steps cost.
         progress: The progress that rank 0 prints.
     """
 
@@ -42,11 +40,6 @@ class RunLog:
         self, config: Config, state: TrainState, communicator: Communicator
     ) -> None:
         """Opens the files of a run, or continues those of an earlier start.
-
-        Args:
-            config: The settings of the run.
-            state: The state of the run, restored.
-            communicator: The ranks.
 
         Raises:
             AgreedError: On all ranks, if a file can't be opened.
@@ -74,10 +67,10 @@ class RunLog:
                 state.num_log_lines,
             )
             state.num_log_lines = self._metrics.num_lines
-        self.input_wait = InputWait()
+        local_batch_size = config.global_batch_size // num_ranks
+        is_compressed = config.compress != "none"
+        self.costs = StepCosts(communicator, local_batch_size, is_compressed)
         self.progress = Progress(config, state.step, rank)
-        self._exchange_cost = ExchangeCost(config.compress != "none", rank)
-        self._rank_speed = RankSpeed(config.global_batch_size // num_ranks)
 
     def training_starts(self) -> None:
         """Logs the length of the training, the present step, and the machine."""
@@ -110,11 +103,7 @@ class RunLog:
             history.append(folder, event, step=self._state.step, **facts)
 
     def training_ended(self, target_is_reached: bool) -> None:
-        """Logs the end of the training.
-
-        Args:
-            target_is_reached: Whether the run has reached `stop_at_top1`.
-        """
+        """Logs the end of the training, or that it has reached `stop_at_top1`."""
         reason = "is done"
         if self._state.step < self._config.train_steps:
             reason = f"stops after --stop_after_steps={self._config.stop_after_steps}"
@@ -141,17 +130,8 @@ class RunLog:
         self._num_skipped += int(np.count_nonzero(~mask))
 
     def step_done(self, settings: StepSettings, account: ExchangeAccount) -> None:
-        """Counts a step, and logs it where a line is due.
-
-        Args:
-            settings: The hyperparameters of the step.
-            account: What the exchange of gradients cost this rank.
-        """
-        seconds = self.input_wait.step_done()
-        self._exchange_cost.step_done(account, seconds)
-        self._rank_speed.step_done(
-            seconds, self.input_wait.waited_in_last_step, account.exposed_seconds
-        )
+        """Counts a step, and logs it where a line is due."""
+        self.costs.step_done(account)
         self._count_step(settings)
 
     def _count_step(self, settings: StepSettings) -> None:
@@ -182,12 +162,7 @@ class RunLog:
 
     def _measured(self) -> dict[str, Any]:
         """Returns what was measured since the last line, by the metrics' names."""
-        speeds = self._rank_speed.report(self._communicator)
-        return {
-            "input_wait_share": self.input_wait.report(self._communicator),
-            **self._exchange_cost.report(),
-            **({jsonl.RANK_SPEEDS: speeds} if speeds else {}),
-        }
+        return self.costs.report()
 
     def _weight_penalty(self) -> float:
         """Returns the mean over ranks, whose weights differ in a round of local SGD."""

@@ -170,7 +170,7 @@ def _read_and_accumulate(
     micro_batches: list[Batch] = []
     for number in range(1, num_micro_batches + 1):
         communicator.report_status(f"reading the batch of step {step + 1}")
-        with log.input_wait.waiting():
+        with log.costs.waiting():
             micro_batch = next(train_batches)
         micro_batches.append(micro_batch)
         is_last = number == num_micro_batches
@@ -204,4 +204,4 @@ def _save(
     with log.progress.paused():
         log.sync()
         manager.save(results or {})
-    log.input_wait.paused()
+    log.costs.paused()

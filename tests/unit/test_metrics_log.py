@@ -10,8 +10,7 @@ from tensorflow.core.util import event_pb2
 
 from resnet.base.errors import UserError
 from resnet.metrics import jsonl
-from resnet.metrics.event_file import EventFile
-from resnet.metrics.log import MetricsLog
+from resnet.metrics.metrics_log import AppendFile, EventFile, MetricsLog
 
 TRAIN = {"loss": 2.0, "learning_rate": 0.1, "images_per_second": 30.5}
 EVAL = {"top1": 0.5, "top5": 0.75, "loss": 1.5, "count": 50_000}
@@ -32,33 +31,22 @@ def test_each_line_is_one_json_object(tmp_path):
     log = MetricsLog(tmp_path, 0, rank=0)
     log.write("train", 10, 0.25, TRAIN)
     log.write("eval", 20, 0.5, EVAL)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()  # At once.
     log.close()
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [
+    expected = [
         {"kind": "train", "step": 10, "epoch": 0.25, **TRAIN},
         {"kind": "eval", "step": 20, "epoch": 0.5, **EVAL},
     ]
+    assert [json.loads(line) for line in lines] == expected
+    assert jsonl.read(tmp_path / jsonl.FILE) == expected
 
 
-def test_a_line_is_in_the_file_before_the_log_is_closed(tmp_path):
-    log = MetricsLog(tmp_path, 0, rank=0)
-    log.write("train", 1, 0.1, TRAIN)
-    assert steps_in(tmp_path) == [1]
-    log.close()
-
-
-def test_what_is_read_is_what_was_written(tmp_path):
-    write_steps(tmp_path, 0, [1, 2])
-    assert jsonl.read(tmp_path / jsonl.FILE) == [
-        {"kind": "train", "step": step, "epoch": step / 10, **TRAIN, "loss": step}
-        for step in (1, 2)
-    ]
-
-
-def test_going_back_drops_the_lines_after_the_step(tmp_path):
+def test_resuming_drops_the_lines_after_the_step(tmp_path, caplog):
     write_steps(tmp_path, 0, [1, 2, 3, 4])
     write_steps(tmp_path, 2, [3])
-    assert steps_in(tmp_path) == [1, 2, 3]
+    write_steps(tmp_path, 3, [4])
+    assert steps_in(tmp_path) == [1, 2, 3, 4]
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(
@@ -77,12 +65,6 @@ def test_an_evaluation_that_will_be_done_again_is_dropped(
     found = jsonl.read(tmp_path / jsonl.FILE)
     kept = [(line["kind"], line["step"]) for line in found]
     assert kept == [("eval", 1), *((kind, 2) for kind in kinds)]
-
-
-def test_going_on_keeps_all_lines(tmp_path):
-    write_steps(tmp_path, 0, [1, 2])
-    write_steps(tmp_path, 2, [3])
-    assert steps_in(tmp_path) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("cut", ["", "{", '{"kind": "train", "step": 3', '{"a": 1}'])
@@ -146,12 +128,6 @@ def test_lines_that_are_missing_are_counted(tmp_path, caplog):
     log.close()
 
 
-def test_without_damage_nothing_is_warned_of(tmp_path, caplog):
-    write_steps(tmp_path, 0, [1, 2])
-    write_steps(tmp_path, 2, [3])
-    assert caplog.text == ""
-
-
 def test_a_file_that_cannot_be_read_is_a_sentence(tmp_path):
     (tmp_path / jsonl.FILE).mkdir()
     with pytest.raises(UserError, match=r"can't be read and written: Is a directory"):
@@ -207,36 +183,26 @@ def events(folder) -> dict[tuple[str, int], float]:
     return found
 
 
-def test_tensorboard_can_read_the_numbers(tmp_path):
+def test_tensorboard_can_read_the_numbers_of_each_kind(tmp_path):
     log = MetricsLog(tmp_path, 0, rank=0)
+    huge = {"loss": 1e300, "count": 10**100, "lost": math.nan}
     log.write("train", 10, 0.25, TRAIN)
     log.write("eval", 20, 0.5, EVAL)
+    log.write("eval_ema", 20, 0.5, huge)  # No float32 can hold these.
     log.close()
+    folder = tmp_path / "tensorboard"
     # All of these numbers but 0.1 are exact in a float32.
-    assert events(tmp_path / "tensorboard" / "train") == {
+    assert events(folder / "train") == {
         ("loss", 10): 2.0,
         ("learning_rate", 10): pytest.approx(0.1),
         ("images_per_second", 10): 30.5,
     }
-    assert events(tmp_path / "tensorboard" / "eval") == {
-        ("top1", 20): 0.5,
-        ("top5", 20): 0.75,
-        ("loss", 20): 1.5,
-        ("count", 20): 50_000,
+    assert events(folder / "eval") == {(name, 20): EVAL[name] for name in EVAL}
+    assert events(folder / "eval_ema") == {
+        ("loss", 20): math.inf,
+        ("count", 20): math.inf,
+        ("lost", 20): pytest.approx(math.nan, nan_ok=True),
     }
-
-
-def test_the_average_of_the_weights_has_curves_of_its_own(tmp_path):
-    log = MetricsLog(tmp_path, 0, rank=0)
-    log.write("eval", 20, 0.5, EVAL)
-    log.write("eval_ema", 20, 0.5, {**EVAL, "top1": 0.625})
-    log.close()
-    assert steps_in(tmp_path) == [20, 20]
-    top1s = {
-        kind: events(tmp_path / "tensorboard" / kind)["top1", 20]
-        for kind in ("eval", "eval_ema")
-    }
-    assert top1s == {"eval": 0.5, "eval_ema": 0.625}
 
 
 def test_curves_that_cannot_be_written_end_no_run(tmp_path, monkeypatch):
@@ -297,10 +263,75 @@ def test_events_have_the_form_of_those_of_tensorflow(tmp_path):
     assert our_tensor == tensor
 
 
-def test_numbers_that_no_float32_can_hold_are_infinite_in_tensorboard(tmp_path):
-    log = MetricsLog(tmp_path, 0, rank=0)
-    log.write("train", 1, 0.1, {"loss": 1e300, "count": 10**100, "lost": math.nan})
-    log.close()
-    found = events(tmp_path / "tensorboard" / "train")
-    assert (found["loss", 1], found["count", 1]) == (math.inf, math.inf)
-    assert math.isnan(found["lost", 1])
+class Disk:
+    """A file of which only so many bytes have room."""
+
+    def __init__(self, file, room: int, closes: bool = True) -> None:
+        self.file = file
+        self.room = room
+        self.closes = closes
+        self.fileno = file.fileno
+
+    def write(self, data: bytes) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        num_bytes = self.file.write(data[: self.room])
+        self.room -= num_bytes
+        return num_bytes
+
+    def close(self) -> None:
+        self.file.close()
+        if not self.closes:
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+
+def test_what_a_full_disk_refuses_comes_later_and_in_order(tmp_path, caplog):
+    path = tmp_path / "log"
+    path.write_text("old\n")
+    file = AppendFile(path)
+    file._file = disk = Disk(file._file, 6)
+    for line in ("1234\n", "5678\n", "90\n"):
+        file.write(line)
+    assert path.read_text() == "old\n1234\n5"
+    assert caplog.text.count("can't be written (No space left on device)") == 1
+    disk.room = 7
+    file.write("")
+    file.write("1\n")  # Each time that it fills up is said.
+    assert caplog.text.count("can't be written") == 2
+    disk.room = 100
+    file.close()
+    assert path.read_text() == "old\n1234\n5678\n90\n1\n"
+
+
+def test_all_lines_are_on_disk_after_a_sync(tmp_path, monkeypatch):
+    path = tmp_path / "log"
+    file = AppendFile(path)
+    file._file = disk = Disk(file._file, 0)
+    file.write("1\n")
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(path.read_text()))
+    disk.room = 100
+    file.sync()
+    file.close()
+    assert synced == ["1\n"]
+
+
+def test_a_disk_that_fails_at_the_end_ends_no_run_and_is_named(
+    tmp_path, monkeypatch, caplog
+):
+    def fail(descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = AppendFile(tmp_path / "log")
+    file.write("1\n")
+    monkeypatch.setattr(os, "fsync", fail)
+    file.sync()
+    problem = f"{tmp_path / 'log'} can't be written (Input/output error). Its last"
+    assert problem in caplog.text
+    file._file = Disk(file._file, 100, closes=False)
+    file.close()
+    assert (tmp_path / "log").read_text() == "1\n"
+    file = AppendFile(tmp_path / "log")
+    file._file = Disk(file._file, 100, closes=False)
+    file.close()
+    assert f"{tmp_path / 'log'} can't be written (Disk quota exceeded)" in caplog.text

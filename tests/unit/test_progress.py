@@ -78,22 +78,15 @@ def test_a_log_gets_whole_lines(config, clock, log):
         shown.step_done()
     # Nine steps of 50 images in 4.5 seconds; the first one isn't timed.
     assert shown.show(10, 2.5, 0.05) == pytest.approx(100)
+    shown.say("evaluated")
+    shown.close()
     # 90 steps of 50 images are left: 45 seconds.
-    assert log() == (
-        "step 10/100  epoch 1.00  loss 2.5000  lr 0.05  100.0 images/s  0:45 left\n"
-    )
-
-
-def test_each_line_is_timed_from_the_one_before(config, clock, log):
-    shown = Progress(config, 20, 0)
-    shown.step_done()
-    clock.now += 1
-    shown.step_done()
-    assert shown.show(22, 1.0, 0.1) == pytest.approx(50)
-    for _ in range(4):
+    line = "step 10/100  epoch 1.00  loss 2.5000  lr 0.05  100.0 images/s  0:45 left"
+    assert log() == f"{line}\nevaluated\n"
+    for _ in range(4):  # Each line is timed from the one before.
         clock.now += 0.25
         shown.step_done()
-    assert shown.show(26, 1.0, 0.1) == pytest.approx(200)
+    assert shown.show(14, 1.0, 0.1) == pytest.approx(200)
 
 
 def test_nothing_is_claimed_of_the_first_step_alone(config, clock, log):
@@ -104,33 +97,18 @@ def test_nothing_is_claimed_of_the_first_step_alone(config, clock, log):
     assert "left" not in log()
 
 
-def test_the_time_of_a_pause_does_not_count(config, clock, log):
+@pytest.mark.parametrize("num_before", [0, 2])
+def test_the_time_of_a_pause_does_not_count(config, clock, log, num_before):
     shown = Progress(config, 0, 0)
-    shown.step_done()
-    clock.now += 1
-    shown.step_done()
-    with shown.paused():
-        clock.now += 500
-    clock.now += 1
-    shown.step_done()
-    assert shown.show(3, 1.0, 0.1) == pytest.approx(50)
-
-
-def test_a_pause_before_the_first_step_does_not_count(config, clock, log):
-    shown = Progress(config, 0, 0)
+    for _ in range(num_before):
+        clock.now += 1
+        shown.step_done()
     with shown.paused():  # A resumed run begins with an evaluation that is due.
         clock.now += 500
     for _ in range(2):
         clock.now += 1
         shown.step_done()
-    assert shown.show(2, 1.0, 0.1) == pytest.approx(config.global_batch_size)
-
-
-def test_lines_of_others_stand_alone_in_a_log(config, clock, log):
-    shown = Progress(config, 0, 0)
-    shown.say("evaluated")
-    shown.close()
-    assert log() == "evaluated\n"
+    assert shown.show(2, 1.0, 0.1) == pytest.approx(50)
 
 
 def test_a_terminal_gets_a_bar_that_is_drawn_over(config, clock, monkeypatch):
@@ -160,23 +138,22 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize("width", [50, 60, 79, 90, 99, 120, 200])
-def test_a_line_is_no_wider_than_the_terminal(width):
-    assert len(progress.fit(LONG, 0.5, width)) <= width
-
-
-def test_speed_and_time_left_are_the_last_to_go():
-    line = progress.fit(LONG, 1.0, 79)
-    assert line == (
-        "step 4680/4680  epoch 90.00  loss 6.1234  12,345.6 images/s  1:52:10 left"
-    )
-    line = progress.fit(LONG, 1.0, 60)
-    assert line == "step 4680/4680  loss 6.1234  12,345.6 images/s  1:52:10 left"
-
-
-def test_a_wide_terminal_has_room_for_all_and_a_bar():
-    line = progress.fit(LONG, 0.25, 199)
-    assert line == f"[{'=' * 5}{' ' * 15}] {'  '.join(LONG.values())}"
+@pytest.mark.parametrize(
+    ("width", "bar", "names"),
+    [
+        (
+            199,
+            f"[{'=' * 5}{' ' * 15}] ",
+            ("step", "epoch", "loss", "lr", "speed", "time"),
+        ),
+        (79, "", ("step", "epoch", "loss", "speed", "time")),
+        (60, "", ("step", "loss", "speed", "time")),  # Speed and time are last to go.
+    ],
+)
+def test_a_line_has_what_fits(width, bar, names):
+    shown = progress.fit(LONG, 0.25, width)
+    assert shown == bar + "  ".join(LONG[name] for name in names)
+    assert all(len(progress.fit(LONG, 0.5, width)) <= width for width in range(50, 201))
 
 
 @pytest.mark.parametrize(("told", "columns"), [(61, 61), (0, 80)])
@@ -235,34 +212,28 @@ def test_hydras_terminal_is_the_ranks(proc):
     assert find_terminal(proc) == Path("/dev/pts/3")
 
 
-@pytest.mark.parametrize("name", ["mpirun", "mpiexec", "orterun", "prterun"])
+@pytest.mark.parametrize(
+    "name", ["mpirun", "mpiexec", "orterun", "prterun", "mpirun (my) x)"]
+)
 def test_a_launchers_terminal_is_the_ranks(proc, name):
     add_process(proc, 20, name, 5, "/dev/tty1")
     assert find_terminal(proc)
 
 
-def test_a_launcher_that_writes_to_a_file_is_no_terminal(proc):
-    add_process(proc, 20, "mpirun", 10, "/home/me/log")
-    add_process(proc, 10, "bash", 1, "/dev/pts/3")
-    assert find_terminal(proc) is None
-
-
-def test_a_shell_with_a_terminal_does_not_make_a_pipe_one(proc):
-    add_process(proc, 20, "bash", 1, "/dev/pts/3")
-    assert find_terminal(proc) is None
-
-
-def test_a_name_with_brackets_and_blanks_is_read(proc):
-    add_process(proc, 20, "mpirun (my) x)", 10, "pipe:[1]")
-    add_process(proc, 10, "mpirun", 1, "/dev/pts/0")
-    assert find_terminal(proc)
-
-
-def test_processes_that_cannot_be_seen_are_no_terminal(proc):
-    assert find_terminal(proc) is None
-
-
-def test_the_first_process_ends_the_search(proc):
-    add_process(proc, 20, "mpirun", 1, "pipe:[1]")
-    add_process(proc, 1, "mpirun", 0, "/dev/pts/0")
+@pytest.mark.parametrize(
+    "processes",
+    [
+        (),  # They can't be seen.
+        (("mpirun", "/home/me/log"), ("bash", "/dev/pts/3")),
+        # The terminal of a shell doesn't make a pipe one.
+        (("bash", "/dev/pts/3"),),
+        (("mpirun", "pipe:[1]"),),
+    ],
+)
+def test_what_is_no_launchers_terminal_is_none(proc, processes):
+    for number, (name, error_output) in enumerate(processes):
+        add_process(proc, 20 - number, name, 19 - number, error_output)
+    add_process(proc, 1, "mpirun", 0, "/dev/pts/0")  # The first process of all.
+    if processes == (("mpirun", "pipe:[1]"),):
+        (proc / "20" / "stat").write_text("20 (mpirun) S 1 1 1 0 -1\n")
     assert find_terminal(proc) is None

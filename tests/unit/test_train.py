@@ -14,7 +14,7 @@ from resnet.checkpoint.step_dirs import saved_steps
 from resnet.config.config import Config
 from resnet.data import input_pipeline
 from resnet.distributed.communicator import AgreedError, AgreedFailure
-from resnet.metrics import jsonl, log, progress
+from resnet.metrics import jsonl, metrics_log, progress
 from resnet.optim.train_state import TrainState
 from resnet.runtime.preemption import Preempted
 from resnet.training import loop
@@ -105,7 +105,7 @@ def test_lines_are_written_when_they_are_due_and_the_graph_is_made_once(
 
 def test_lines_are_synced_before_a_checkpoint(run, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(log.AppendFile, "sync", lambda file: seen.append(0))
+    monkeypatch.setattr(metrics_log.AppendFile, "sync", lambda file: seen.append(0))
     monkeypatch.setattr(manager.CheckpointWriter, "submit", lambda *_: seen.append(1))
     run(tmp_path, checkpoint_every="1", train_steps=2, warmup_steps=0)
     assert seen == [0, 1, 0, 1]

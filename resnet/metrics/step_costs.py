@@ -1,0 +1,132 @@
+"""Measures what the steps cost: waiting for input, the exchange, and computing."""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from absl import logging
+
+from resnet.distributed.communicator import Communicator
+from resnet.exchange.account import ExchangeAccount
+from resnet.metrics.jsonl import RANK_SPEEDS
+
+WARNING_FRACTION = 0.05  # Handing over a batch that is ready takes up to 1 %.
+_SPEED_DIGITS = 4
+
+
+class StepCosts:
+    """Sums up what the steps between two log lines cost.
+
+    Batches are prefetched, so the first batch of a run arrives late and the first one
+    after a pause at once: the time of these steps is not counted. Core time that
+    decoding takes while a step runs isn't counted as waiting either. With gradient
+    accumulation, the waits for all micro-batches of a step are added up.
+    """
+
+    def __init__(
+        self, communicator: Communicator, local_batch_size: int, is_compressed: bool
+    ) -> None:
+        """Begins without a step.
+
+        Args:
+            communicator: The ranks.
+            local_batch_size: The number of images of this rank in a step.
+            is_compressed: Whether the gradients are compressed.
+        """
+        self._communicator = communicator
+        self._local_batch_size = local_batch_size
+        self._is_compressed = is_compressed
+        self._logs_dense = communicator.rank == 0
+        self._warned_fraction = 0.0
+        self._is_first = True
+        self._step_began_at: float | None = None
+        self._waited_in_step = 0.0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._accounts: list[ExchangeAccount] = []
+        # Of the steps whose time counts:
+        self._num_timed = 0
+        self._seconds = self._waited = self._exposed = 0.0
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Measures the time of the block, in which a micro-batch is read."""
+        requested_at = time.monotonic()
+        if self._step_began_at is None:
+            self._step_began_at = requested_at
+        yield
+        self._waited_in_step += time.monotonic() - requested_at
+
+    def paused(self) -> None:
+        """Notes a pause between two steps, which is not counted."""
+        self._is_first = True
+
+    def step_done(self, account: ExchangeAccount) -> None:
+        """Counts a step, from the request of its first micro-batch.
+
+        Rank 0 logs once if messages of compressed gradients are dense.
+        """
+        if self._logs_dense and account.num_dense:
+            self._logs_dense = False
+            logging.info(
+                "The gradients of %d compressed vector(s) are sent dense in this step:"
+                " their coded message would be longer (logged once).",
+                account.num_dense,
+            )
+        self._accounts.append(account)
+        if not self._is_first and self._step_began_at is not None:
+            self._num_timed += 1
+            self._seconds += time.monotonic() - self._step_began_at
+            self._waited += self._waited_in_step
+            self._exposed += account.exposed_seconds
+        self._is_first = False
+        self._step_began_at, self._waited_in_step = None, 0.0
+
+    def report(self) -> dict[str, Any]:
+        """Returns the metrics since the last report, by their names; on each rank.
+
+        The largest fraction of waiting for input is reported, since the other ranks
+        wait for the slowest one inside the step. A warning is logged if it exceeds 5 %,
+        and again when it has doubled. As all ranks end a step together, the speed of
+        each, in images per second, leaves out the time in which it waits; it is 0
+        without a timed step, and on one rank that of the training, so left out.
+        """
+        computed = self._seconds - self._waited - self._exposed
+        speed = self._num_timed * self._local_batch_size / computed if computed else 0.0
+        shares = [
+            part / self._seconds if self._seconds else 0.0
+            for part in (self._waited, self._exposed)
+        ]
+        of_ranks = self._communicator.allgather((shares[0], max(speed, 0.0)))
+        waits, speeds = zip(*of_ranks, strict=True)
+        self._warn(waits)
+        accounts = self._accounts
+        numbers: dict[str, Any] = {"input_wait_share": max(waits)}
+        for name in ("message_bytes", "bytes_sent"):
+            total = sum(getattr(account, name) for account in accounts)
+            numbers[f"{name}_per_step"] = round(total / len(accounts))
+        numbers["exchange_share"] = float(shares[1])
+        if self._is_compressed:
+            errors = [account.compression_error for account in accounts]
+            numbers["compression_error"] = math.fsum(errors) / len(errors)
+        if len(speeds) > 1:
+            rounded = [float(f"{of_rank:.{_SPEED_DIGITS}g}") for of_rank in speeds]
+            numbers[RANK_SPEEDS] = rounded
+        self._reset()
+        return numbers
+
+    def _warn(self, waits: tuple[float, ...]) -> None:
+        largest = max(waits)
+        if largest > WARNING_FRACTION and largest >= 2 * self._warned_fraction:
+            self._warned_fraction = largest
+            logging.warning(
+                "training waited for its input for %.0f %% of the time since the last"
+                " line (rank %d, the slowest). To speed the input up, use more decoding"
+                " threads (--num_parallel_calls), more cores per rank, a faster disk"
+                " for the records or, for a small data set, --decoded_cache_mb.",
+                100 * largest,
+                waits.index(largest),
+            )
