@@ -17,7 +17,7 @@ from resnet.base.errors import UserError
 from resnet.config import phases
 from resnet.config.config import Config
 from resnet.metrics.jsonl import Line
-from resnet.watchdog import parent_death
+from resnet.watchdog import proc
 
 BENCHMARK = Path(__file__).with_name("benchmark.py")
 TRAINING = Path(__file__).parents[1] / "resnet" / "resnet_main.py"
@@ -86,7 +86,7 @@ def start_job(command: Sequence[str], output: IO[bytes]) -> subprocess.Popen[byt
         env={**_OPEN_MPI, **os.environ},
         start_new_session=True,
         preexec_fn=functools.partial(
-            parent_death.send_signal, signal.SIGTERM, os.getpid()
+            proc.send_signal_at_parents_end, signal.SIGTERM, os.getpid()
         ),
     )
 

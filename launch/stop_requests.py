@@ -15,7 +15,7 @@ from types import FrameType
 
 from resnet.base.errors import UserError
 from resnet.runtime import preemption
-from resnet.watchdog import parent_death
+from resnet.watchdog import proc
 
 _POLL_SECONDS = 0.05  # Interval at which waiting commands look for a signal.
 # What lines begin with in which Hydra or srun say where they are, but not why.
@@ -106,7 +106,7 @@ class StopRequests:
                 # If this program is killed, the command is stopped too: nobody would
                 # restart it, and a second supervisor would find the folder locked.
                 preexec_fn=functools.partial(
-                    parent_death.send_signal, signal.SIGTERM, os.getpid()
+                    proc.send_signal_at_parents_end, signal.SIGTERM, os.getpid()
                 ),
             )
         except OSError as error:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from resnet.watchdog import client, connections
-from resnet.watchdog.messages import TOKEN_VARIABLE, Channel, Message
+from resnet.watchdog.connections import TOKEN_VARIABLE, Channel, Message
 from resnet.watchdog.stalls import Peer
 
 _TOKEN = f"many-{os.getpid()}"

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from resnet.runtime.preemption import STOP_SIGNALS
-from resnet.watchdog import parent_death
+from resnet.watchdog import proc
 
 # Starts with a launcher's name, behind which `metrics.progress` looks for a terminal.
 WRAPPER_NAME = "mpirun-rank"
@@ -42,7 +42,7 @@ def fork_rank() -> int | None:
     rank = os.fork()
     if rank == 0:
         os.setsid()
-        parent_death.send_signal(signal.SIGKILL, wrapper)
+        proc.send_signal_at_parents_end(signal.SIGKILL, wrapper)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return wrapper
     _act_as_wrapper(rank, launcher, mask)
@@ -61,8 +61,8 @@ def _act_as_wrapper(rank: int, launcher: int, mask: Iterable[int]) -> NoReturn:
 
     for stop_signal in STOP_SIGNALS:
         signal.signal(stop_signal, forward)
-    parent_death.set_process_name(WRAPPER_NAME)
-    parent_death.send_signal(signal.SIGKILL, launcher)
+    proc.set_process_name(WRAPPER_NAME)
+    proc.send_signal_at_parents_end(signal.SIGKILL, launcher)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     _, status = os.waitpid(rank, 0)
     if os.WIFSIGNALED(status):  # Hydra reports the signal.

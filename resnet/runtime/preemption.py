@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
-from resnet.watchdog import parent_death
+from resnet.watchdog import proc
 
 # EX_TEMPFAIL of sysexits.h: rerunning the same command resumes the run.
 REQUEUE_EXIT_CODE = 75
@@ -132,7 +132,7 @@ class StopSignals:
             name="launcher-death",
             daemon=True,
         ).start()
-        parent_death.send_signal(signal.SIGTERM, self._wrapper)
+        proc.send_signal_at_parents_end(signal.SIGTERM, self._wrapper)
 
     def _record(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
@@ -164,7 +164,7 @@ class StopSignals:
                     os._exit(128 + number)
                 if self._wrapper is not None and os.getppid() == self._wrapper:
                     # A second one kills the launcher.
-                    parent_death.send_signal(signal.SIGKILL, self._wrapper)
+                    proc.send_signal_at_parents_end(signal.SIGKILL, self._wrapper)
 
 
 class SeenSignals(Protocol):

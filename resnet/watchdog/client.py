@@ -17,7 +17,7 @@ from typing import Any
 
 from resnet.hardware.placement import ProcessInfo
 from resnet.watchdog import proc, scratch_dir
-from resnet.watchdog.messages import TOKEN_VARIABLE
+from resnet.watchdog.connections import TOKEN_VARIABLE
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface.
 _TRACEBACK_BYTES = 16_384  # A message of this size fits into a pipe or socket at once.

@@ -10,6 +10,7 @@ It needs only the standard library; `client` starts it as a program of its own.
 """
 
 import argparse
+import os
 import resource
 import selectors
 import signal
@@ -18,12 +19,10 @@ import sys
 import time
 from pathlib import Path
 
-from resnet.watchdog import arguments, connections, failure_file, parent_death
-from resnet.watchdog.connections import Attempts
-from resnet.watchdog.messages import Channel, Message
-from resnet.watchdog.output import Output
+from resnet.watchdog import connections, failure_file, proc
+from resnet.watchdog.connections import TOKEN_VARIABLE, Attempts, Channel, Message
+from resnet.watchdog.printing import Output, RankWarnings
 from resnet.watchdog.rank_process import RankProcess
-from resnet.watchdog.rank_warnings import RankWarnings
 from resnet.watchdog.stalls import Peer, find_stall
 
 _ENDING_SECONDS = 5.0  # Time for a rank to end the job itself before it is killed.
@@ -378,6 +377,24 @@ class Watchdog:
         sys.exit(0)
 
 
+def parse_arguments() -> argparse.Namespace:
+    """Returns the arguments of `client`, and the secret of the job as `token`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--num_ranks", type=int, required=True)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--pid", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--outlives_launcher", action="store_true")
+    parser.add_argument("--stall_seconds", type=float, required=True)
+    parser.add_argument("--model_dir")
+    parser.add_argument("--scratch_dir")
+    parser.add_argument("--shared_memory", nargs="*", default=[])
+    args = parser.parse_args()
+    args.token = os.environ.pop(TOKEN_VARIABLE)
+    return args
+
+
 def main() -> None:
     """Runs the watchdog of the rank that the arguments name."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -385,9 +402,9 @@ def main() -> None:
     # The rank handles signals; the watchdog exits when its rank has ended.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    args = arguments.parse(__doc__)
+    args = parse_arguments()
     # Holds mpirun's pipes: if it stayed stopped after its rank, mpirun would never end.
-    parent_death.send_signal(signal.SIGCONT, args.pid)
+    proc.send_signal_at_parents_end(signal.SIGCONT, args.pid)
     Watchdog(args).run()
 
 

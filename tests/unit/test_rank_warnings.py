@@ -1,6 +1,6 @@
 """The digest of the warnings of other ranks."""
 
-from resnet.watchdog.rank_warnings import RankWarnings
+from resnet.watchdog.printing import RankWarnings
 
 
 def test_a_text_is_printed_once_with_the_ranks_that_logged_it():

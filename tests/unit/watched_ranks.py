@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from resnet.watchdog import messages
+from resnet.watchdog import connections
 
 # What a watchdog runs instead of `monitor.main()`: tests wait for the end of a rank
 # that doesn't end the job itself, and for the file that tells of rank 1's first report.
@@ -149,7 +149,7 @@ def is_watchdog(pid: int) -> bool:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False
-    return f"{messages.TOKEN_VARIABLE}={TOKEN}\0".encode() in environment
+    return f"{connections.TOKEN_VARIABLE}={TOKEN}\0".encode() in environment
 
 
 def watchdogs() -> list[int]:

@@ -11,7 +11,7 @@ import signal
 import sys
 
 from resnet.runtime import startup
-from resnet.watchdog import parent_death
+from resnet.watchdog import proc
 
 HEARTBEAT_SECONDS = 1.0
 # Ops that wait for other tasks or for a dataset hold a thread while they wait; with no
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--num_intra_threads", type=int, required=True)
     parser.add_argument("--num_inter_threads", type=int, required=True)
     arguments = parser.parse_args()
-    parent_death.send_signal(signal.SIGKILL, arguments.parent)
+    proc.send_signal_at_parents_end(signal.SIGKILL, arguments.parent)
     startup.allow_open_files()
     startup.import_tensorflow()
     import tensorflow as tf

@@ -1,9 +1,44 @@
-"""The warnings of all ranks, of which each text is printed once."""
+"""What a watchdog prints: texts without a reader, and the warnings of all ranks."""
 
+import contextlib
+import os
+import sys
+import threading
 from dataclasses import dataclass, field
 
+_SECONDS = 0.5  # The longest time that printing takes if the output is read.
 _NAMED_RANKS = 4  # Further ones are counted.
 _MAX_LINES = 8  # At a time; further ones are counted.
+
+
+class Output:
+    """Prints without waiting for a reader.
+
+    If nothing reads the output of mpirun, as after Ctrl-S in its terminal, printing
+    blocks. The watchdog must kill its rank nevertheless.
+    """
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+
+    def print(self, text: str) -> None:
+        """Prints a text; continues in the background if the output is not read."""
+        thread = threading.Thread(target=_write, args=(text,), daemon=True)
+        thread.start()
+        thread.join(_SECONDS)
+        self._threads.append(thread)
+
+    def finish(self) -> None:
+        """Waits until all texts are printed, or the output is closed."""
+        for thread in self._threads:
+            thread.join()
+
+
+def _write(text: str) -> None:
+    data = f"{text}\n".encode()
+    with contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(sys.stderr.fileno(), data) :]
 
 
 @dataclass
@@ -49,9 +84,9 @@ class RankWarnings:
         A warning is due at the second call, since the same warning of another rank may
         be on its way at the first one.
         """
-        due = [text for text, one in self._waiting.items() if one.num_ticks]
-        for one in self._waiting.values():
-            one.num_ticks += 1
+        due = [text for text, waiting in self._waiting.items() if waiting.num_ticks]
+        for waiting in self._waiting.values():
+            waiting.num_ticks += 1
         return self._take(due)
 
     def take_all(self) -> list[str]:
@@ -62,7 +97,8 @@ class RankWarnings:
         taken = {text: self._waiting.pop(text) for text in texts}
         self._known.update(texts)
         lines = [
-            f"{one.level}: {_names(one.ranks)}: {text}" for text, one in taken.items()
+            f"{warning.level}: {_names(warning.ranks)}: {text}"
+            for text, warning in taken.items()
         ]
         num_left = len(lines) - _MAX_LINES
         if num_left > 0:
