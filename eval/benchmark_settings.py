@@ -79,12 +79,12 @@ class Settings:
     @property
     def side(self) -> int:
         """The side of the images in pixels: `image_size` or the network's default."""
-        return self.image_size or names.default_image_size(self.model)
+        return self.image_size or names.MODELS[self.model].image_size
 
     @property
     def num_random_classes(self) -> int:
         """The number of classes of random images: that of CIFAR-10 or of ImageNet."""
-        return 10 if self.model in names.CIFAR_MODELS else 1000
+        return names.MODELS[self.model].usual_classes
 
     @property
     def phase(self) -> Phase:

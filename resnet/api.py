@@ -38,7 +38,7 @@ __all__ = [
 
 def network_names() -> tuple[str, ...]:
     """Returns the names of the networks that `build` makes."""
-    return names.MODELS
+    return tuple(names.MODELS)
 
 
 def open_records(data_dir: str | os.PathLike[str]) -> Records:
@@ -125,7 +125,7 @@ def build(
     class_names = _class_names(classes)
     chosen = recipe_file.get(recipe)
     if chosen.model != name:
-        settings.setdefault("image_size", names.default_image_size(name))
+        settings.setdefault("image_size", names.MODELS[name].image_size)
     if weights is not None:
         settings["initial_weights"] = str(weights)
     config = resolve(

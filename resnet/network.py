@@ -16,7 +16,7 @@ from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents
 from resnet.hardware.placement import ProcessInfo, Threads
-from resnet.models.names import MODELS_WITH_IMAGE_STATISTICS
+from resnet.models.names import MODELS
 from resnet.runtime import startup
 from resnet.runtime.job import Job
 
@@ -118,7 +118,7 @@ class Network:
             found.append(f"`model` takes images of {config.image_size} px only.")
         if not self.is_trained:
             found.append(f"It can't tell classes apart, with weights {self.weights}.")
-        if config.model in MODELS_WITH_IMAGE_STATISTICS and not self.is_trained:
+        if MODELS[config.model].has_image_statistics and not self.is_trained:
             found.append("Its first layer is 0 until a run computes it from images.")
         if config.recalibration_batches:
             found.append("`evaluate` can't recalibrate, as the run's evaluation does.")

@@ -49,7 +49,7 @@ class ExchangeSettings:
     model: str = setting(
         "resnet50",
         "Network whose gradients are exchanged, one of {names}.",
-        names=names.MODELS,
+        names=tuple(names.MODELS),
     )
     steps: int = setting(10, "Number of timed exchanges.", bounds=COUNT)
     warmup_steps: int = setting(3, "Number of untimed exchanges before.", bounds=COUNT)

@@ -7,8 +7,7 @@ from resnet.base.errors import UserError
 from resnet.config import rounds
 from resnet.config.compression import METHODS, CompressionSettings
 from resnet.config.config import Config
-from resnet.models import sizes
-from resnet.models.names import CIFAR_MODELS
+from resnet.models import names
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def of_config(
             " shapes of all kernels. resnet_main.py --explain --num_ranks=N prints"
             " their bytes."
         )
-    classes = num_classes or (10 if config.model in CIFAR_MODELS else 1000)
+    classes = num_classes or names.MODELS[config.model].usual_classes
     num_exchanges = num_averages = 0
     pixels = 0.0
     for index, phase in enumerate(config.phases):
@@ -82,7 +81,7 @@ def of_config(
     return Workload(
         global_batch_size=config.global_batch_size,
         num_steps=config.train_steps,
-        num_values=sizes.num_parameters(config.model, classes, config.se_ratio),
+        num_values=names.num_parameters(config.model, classes, config.se_ratio),
         num_exchanges=num_exchanges,
         num_averages=num_averages,
         compression=config,

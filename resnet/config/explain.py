@@ -17,8 +17,7 @@ from resnet.config.config import Config
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import NO_BOUND, Recipe, TrainingSettings
 from resnet.config.rules import num_workers
-from resnet.models import sizes
-from resnet.models.names import CIFAR_MODELS
+from resnet.models import names
 
 WIDTH = 80  # The width of most terminals.
 _LABEL_WIDTH = 13
@@ -91,7 +90,7 @@ class Derived:
 
     def __post_init__(self) -> None:
         if not self.num_classes:
-            usual = 10 if self.config.model in CIFAR_MODELS else 1000
+            usual = names.MODELS[self.config.model].usual_classes
             object.__setattr__(self, "num_classes", usual)
 
     @property
@@ -156,7 +155,7 @@ class Derived:
     def num_parameters(self) -> int:
         """The number of trainable values."""
         config = self.config
-        return sizes.num_parameters(config.model, self.num_classes, config.se_ratio)
+        return names.num_parameters(config.model, self.num_classes, config.se_ratio)
 
     @property
     def gradient_bytes(self) -> int:
@@ -178,7 +177,7 @@ class Derived:
         num_copies += config.compress != "none" and config.keeps_residuals
         num_copies += 2 * any(phase.outer_momentum for phase in config.phases)
         image_size = max(phase.image_size for phase in config.phases)
-        image_bytes = sizes.num_activations(config.model, image_size)
+        image_bytes = names.num_activations(config.model, image_size)
         image_bytes *= _BYTES_PER_VALUE.get(config.precision, 4)
         activations = _COPIES_OF_ACTIVATIONS * self.micro_batch_size * image_bytes
         return (

@@ -110,7 +110,7 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
 
     model: str = setting(
         help="The network to train, one of {names}.",
-        names=MODELS,
+        names=tuple(MODELS),
         aliases=(("network", "n"),),  # Of sands-lab/layer-wise-aaai20.
         topic=topics.RECIPE,
         common=True,

@@ -5,7 +5,7 @@ the settings of a run too. Rules are about values, wherever these are from.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,15 +16,7 @@ from resnet.config.compression import METHODS, CompressionSettings
 from resnet.config.config import Config
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe
-from resnet.models.names import (
-    MODELS_OF_ONE_IMAGE_SIZE,
-    MODELS_WITH_IMAGE_STATISTICS,
-    MODELS_WITH_RESIDUAL_BLOCKS,
-    MODELS_WITHOUT_BATCH_NORM,
-    MODELS_WITHOUT_LAST_BIAS,
-    RESNETS,
-    RESNETS_WITH_PARTS,
-)
+from resnet.models.names import MODELS, ModelRow
 
 
 @dataclass(frozen=True)
@@ -65,14 +57,15 @@ class Excludes:
     in_first_phase: bool = False
 
 
-def _one_of(name: str, values: Sequence[str]) -> str:
-    return f"{name}={'|'.join(values)}"
+def _models(is_meant: Callable[[ModelRow], bool]) -> str:
+    """Returns the term of the networks for whose rows a condition holds."""
+    return "model=" + "|".join(name for name, row in MODELS.items() if is_meant(row))
 
 
 def _methods(fact: str) -> str:
-    """Returns the methods of compression for which a fact of their row holds."""
+    """Returns the term of the methods of compression that have a fact in their row."""
     methods = METHODS.items()
-    return _one_of("method", [name for name, row in methods if getattr(row, fact)])
+    return "method=" + "|".join(name for name, row in methods if getattr(row, fact))
 
 
 RULES = (
@@ -119,8 +112,8 @@ RULES = (
         "sync_mode=async is_local",
         "the ranks have different weights with it",
     ),
-    Needs("activation se_ratio blur_pool", _one_of("model", RESNETS_WITH_PARTS)),
-    Needs("resnet_variant", _one_of("model", RESNETS)),
+    Needs("activation se_ratio blur_pool", _models(lambda row: row.has_parts)),
+    Needs("resnet_variant", _models(lambda row: row.has_variants)),
     Needs(
         "resnet_variant=torchvision",
         "activation=relu",
@@ -130,12 +123,12 @@ RULES = (
         "fixed_gamma",
         "zero_last_gamma=True",
         "a fixed gamma is always 1",
-        when=_one_of("model", MODELS_WITH_RESIDUAL_BLOCKS),
+        when=_models(lambda row: row.depth > 0),
     ),
     Needs("target_threshold", "loss=binary_cross_entropy"),
     Excludes(
         "loss=binary_cross_entropy",
-        _one_of("model", MODELS_WITHOUT_LAST_BIAS),
+        _models(lambda row: not row.has_last_bias),
         "it begins with biases of the last layer, and this network has none",
         in_first_phase=True,
     ),
@@ -148,7 +141,7 @@ RULES = (
     Excludes("optimizer=adamw|muon", "learning_rate_in_velocity"),
     Excludes(
         "optimizer=muon freeze_batch_norm",
-        _one_of("model", MODELS_WITHOUT_BATCH_NORM),
+        _models(lambda row: not row.has_batch_norm),
         "this network has no batch normalization",
     ),
     Excludes(
@@ -173,7 +166,7 @@ RULES = (
         "accumulation_steps compress is_local optimizer=lars|sgdw|adamw|muon ema_decay"
         " layer_rates freeze_batch_norm eval_views shard_by on_bad_record"
         " decoded_cache_mb record_log recalibration_batches "
-        + _one_of("model", MODELS_WITH_IMAGE_STATISTICS),
+        + _models(lambda row: row.has_image_statistics),
     ),
     Needs("eval_every stop_at_top1", "mode=train_and_eval"),
     Needs(
@@ -324,7 +317,8 @@ def problems_of(config: Config) -> list[str]:
             f" {list(mean)} and {list(stddev)}."
         )
     sizes = {phase.image_size for phase in config.phases} | {config.image_size}
-    if config.model in MODELS_OF_ONE_IMAGE_SIZE and len(sizes) > 1:
+    model = MODELS.get(config.model)
+    if model and model.has_one_image_size and len(sizes) > 1:
         problems.append(
             f"{config.model} needs images of the same size in all phases and in"
             f" evaluation; got {', '.join(map(str, sorted(sizes)))} pixels in the"
@@ -449,7 +443,7 @@ def check_ranks(config: Config, num_ranks: int) -> None:
             f" got train_batch_size={batch}, {num_ranks} {ranks}. Use {sizes}."
         )
     # The features of a ResNet's last stage have 1/32 of the side of the images.
-    has_single_values = config.model in RESNETS_WITH_PARTS and any(
+    has_single_values = MODELS[config.model].has_parts and any(
         phase.image_size <= 32 and not phase.freeze_batch_norm
         for phase in config.phases
     )

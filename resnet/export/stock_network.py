@@ -34,7 +34,7 @@ from keras.layers import (
 from resnet.base.errors import UserError
 from resnet.export.contents import Contents
 from resnet.models import layers, mlp
-from resnet.models.layers.pooled_conv_norm import SIDE
+from resnet.models.layers.conv_norm import POOLED_SIDE
 
 # Keras' policy by precision and by whether batch normalization is folded. Only weights
 # in float32 can be trained on.
@@ -206,7 +206,7 @@ class _StockLayers:
             kernel, bias = layer.folded()
         x = self._padded_convolution(layer, x, kernel, bias)
         if isinstance(layer, layers.PooledConvNorm):
-            x = self._stock(MaxPooling2D, layer, x, "pool", pool_size=SIDE)
+            x = self._stock(MaxPooling2D, layer, x, "pool", pool_size=POOLED_SIDE)
         if not is_folded:
             x = self._batch_norm(layer, x)
         for residual in residuals:

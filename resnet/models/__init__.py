@@ -1,9 +1,10 @@
 """Builds the networks by name. Keras and TensorFlow are imported when one is built."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from resnet.base.errors import UserError
-from resnet.models import names
+from resnet.models.names import MODELS
 from resnet.models.options import NetworkOptions
 
 if TYPE_CHECKING:
@@ -15,11 +16,11 @@ def build(
 ) -> "keras.Model":
     """Returns a new Keras model from normalized float32 images to float32 logits.
 
-    Its inputs are `[batch, height, width, 3]` with any height and width, those of
-    "alexnet" and "mlp" with `image_size` only.
+    Its inputs are `[batch, height, width, 3]` with any height and width; those of
+    networks of one image size with `image_size` only.
 
     Args:
-        name: Name of the network, one of `names.MODELS`.
+        name: One of `names.MODELS`.
         num_classes: Number of logits.
         image_size: As in `NetworkOptions`.
         **options: The other options of `NetworkOptions`.
@@ -28,46 +29,20 @@ def build(
         UserError: If there is no network of that name.
         ValueError: If the last layer lacks the biases for an initial logit.
     """
-    if name not in names.MODELS:
-        raise UserError(
-            f"expected a model among {', '.join(names.MODELS)}; got {name!r}"
-        )
+    if name not in MODELS:
+        raise UserError(f"expected a model among {', '.join(MODELS)}; got {name!r}")
     import keras
 
-    from resnet.models import (
-        airbench,
-        alexnet,
-        cifar_resnet,
-        inception,
-        mlp,
-        resnet,
-        resnet9,
-    )
     from resnet.models.initialization import initialize, initialize_last_bias
 
     chosen = NetworkOptions(num_classes=num_classes, image_size=image_size, **options)
-    others = {
-        "resnet9": resnet9.build,
-        "airbench94": airbench.build,
-        "alexnet": alexnet.build,
-        "alexnet_bn": alexnet.build_with_batch_norm,
-        "inception_bn": inception.build,
-        "inception_bn_28": inception.build_small,
-        "mlp": mlp.build,
-    }
-    if name in others:
-        model = others[name](chosen)
-    else:
-        depth = names.depth_of(name)
-        if depth in names.CIFAR_RESNET_DEPTHS:
-            model = cifar_resnet.build(depth, chosen)
-        else:
-            model = resnet.build(depth, chosen, is_resnet_d=name.endswith("d"))
+    module = importlib.import_module(f"resnet.models.{MODELS[name].module}")
+    images = keras.Input((image_size, image_size, 3), name="images")
+    model = keras.Model(images, module.build(name, images, chosen), name=name)
     initialize(model, chosen.initialization, chosen.seed)
     if chosen.classifier_bias_init:
         initialize_last_bias(model, chosen.classifier_bias_init)
-    if name in names.MODELS_OF_ONE_IMAGE_SIZE:
-        return model
-    # Without this Keras refuses images of any size but `image_size`.
-    model.input_spec = keras.InputSpec(shape=(None, None, None, 3))
+    if not MODELS[name].has_one_image_size:
+        # Without this Keras refuses images of any size but `image_size`.
+        model.input_spec = keras.InputSpec(shape=(None, None, None, 3))
     return model

@@ -4,8 +4,6 @@ Source: Jordan 2024, arXiv:2404.00498, and KellerJordan/cifar10-airbench,
 legacy/airbench94.py (make_net).
 """
 
-import random
-
 import keras
 
 from resnet.models import layers
@@ -16,29 +14,27 @@ BLOCK_FILTERS = (64, 256, 256)
 LOGIT_SCALE = 1 / 9
 
 
-def build(options: NetworkOptions) -> keras.Model:
-    """Returns a Keras model from float32 images to float32 logits.
+def build(
+    _: str, images: keras.KerasTensor, options: NetworkOptions
+) -> keras.KerasTensor:
+    """Returns the float32 logits of float32 images.
 
     The first layer is that of `whitening`, whose kernel is 0 until it is computed from
     training images. Batch normalization has no gamma. The source's last pool has a 3x3
     window, which for images of 32 pixels is the whole feature map; here it covers the
     whole feature map for any size of images.
     """
-    generator = random.Random(options.seed)
+    seed = options.seeds()
     settings = {**options.batch_norm, "fixed_gamma": True, "relu": False}
-    inputs = keras.Input((options.image_size, options.image_size, 3), name="images")
-    x = layers.Cast("float32", name="cast")(inputs)
+    x = layers.Cast("float32", name="cast")(images)
     x = layers.Whitening(PATCH_SIZE, name="whitening")(x)
     x = layers.Gelu(options.compute_dtype, name="whitening_gelu")(x)
     for number, filters in enumerate(BLOCK_FILTERS, start=1):
         for part, kind in enumerate((layers.PooledConvNorm, layers.ConvNorm), start=1):
             name = f"block{number}_conv{part}"
-            layer_seed = generator.getrandbits(31)
-            x = kind(filters, 3, 1, seed=layer_seed, name=name, **settings)(x)
+            x = kind(filters, 3, 1, seed=seed(), name=name, **settings)(x)
             x = layers.Gelu(options.compute_dtype, name=f"block{number}_gelu{part}")(x)
     x = layers.GlobalMaxPool(name="pool")(x)
-    layer_seed = generator.getrandbits(31)
-    logits = layers.ScaledLinear(
-        options.num_classes, LOGIT_SCALE, layer_seed, "classifier"
-    )(x)
-    return keras.Model(inputs, logits, name="airbench94")
+    return layers.ScaledLinear(options.num_classes, LOGIT_SCALE, seed(), "classifier")(
+        x
+    )

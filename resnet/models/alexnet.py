@@ -6,8 +6,6 @@ Source: the study of compressed gradients of Dutta et al. 2019, arXiv:1911.08250
 in the other networks of this package, unless `models.build` is told otherwise.
 """
 
-import random
-
 import keras
 
 from resnet.models import layers
@@ -26,54 +24,49 @@ DENSE_UNITS = 4096
 DROPOUT_RATE = 0.5  # PyTorch's default, which the source uses.
 
 
-def build(options: NetworkOptions) -> keras.Model:
-    """Returns the network without BatchNorm, from float32 images to float32 logits.
+def build(
+    name: str, images: keras.KerasTensor, options: NetworkOptions
+) -> keras.KerasTensor:
+    """Returns the float32 logits of float32 images, by one of the two variants."""
+    x = layers.Cast(options.compute_dtype, name="cast")(images)
+    variant = _with_batch_norm if name == "alexnet_bn" else _without_batch_norm
+    return variant(x, options)
 
-    The first dense layer takes the whole feature map, so the network takes images of
-    `image_size` only.
-    """
-    generator = random.Random(options.seed)
-    inputs = keras.Input((options.image_size, options.image_size, 3), name="images")
-    x = layers.Cast(options.compute_dtype, name="cast")(inputs)
+
+def _without_batch_norm(
+    x: keras.KerasTensor, options: NetworkOptions
+) -> keras.KerasTensor:
+    """Returns the logits; the first dense layer takes the whole feature map."""
+    seed = options.seeds()
     for number, (filters, stride, is_pooled) in enumerate(CONVOLUTIONS, start=1):
-        layer_seed = generator.getrandbits(31)
-        x = layers.Conv(filters, 3, stride, layer_seed, f"conv{number}")(x)
+        x = layers.Conv(filters, 3, stride, seed(), f"conv{number}")(x)
         if is_pooled:
             x = layers.MaxPool(2, 2, name=f"conv{number}_pool")(x)
     x = layers.Flatten("flatten")(x)
     for number in (1, 2):
-        layer_seed = generator.getrandbits(31)
-        x = layers.Dropout(DROPOUT_RATE, layer_seed, f"dropout{number}")(x)
-        layer_seed = generator.getrandbits(31)
-        x = layers.Dense(DENSE_UNITS, layer_seed, f"dense{number}", relu=True)(x)
-    classifier = layers.Dense(
-        options.num_classes, generator.getrandbits(31), "classifier"
-    )
-    logits = classifier(x)
-    logits = layers.Cast("float32", name="logits")(logits)
-    return keras.Model(inputs, logits, name="alexnet")
+        x = layers.Dropout(DROPOUT_RATE, seed(), f"dropout{number}")(x)
+        x = layers.Dense(DENSE_UNITS, seed(), f"dense{number}", relu=True)(x)
+    logits = layers.Dense(options.num_classes, seed(), "classifier")(x)
+    return layers.Cast("float32", name="logits")(logits)
 
 
-def build_with_batch_norm(options: NetworkOptions) -> keras.Model:
-    """Returns the network with BatchNorm, from float32 images to float32 logits.
+def _with_batch_norm(
+    x: keras.KerasTensor, options: NetworkOptions
+) -> keras.KerasTensor:
+    """Returns the logits.
 
     The source's last pool has a 2x2 window, which for images of 32 pixels is the whole
     feature map. Here it covers the whole feature map for any size of images.
     """
-    generator = random.Random(options.seed)
+    seed = options.seeds()
     names = ("prep", "layer1", "layer2", "layer3", "layer4")
-    inputs = keras.Input((options.image_size, options.image_size, 3), name="images")
-    x = layers.Cast(options.compute_dtype, name="cast")(inputs)
     for name, (filters, stride, is_pooled) in zip(names, CONVOLUTIONS, strict=True):
-        layer_seed = generator.getrandbits(31)
         x = layers.ConvNorm(
-            filters, 3, stride, seed=layer_seed, name=name, **options.batch_norm
+            filters, 3, stride, seed=seed(), name=name, **options.batch_norm
         )(x)
         if is_pooled:
             x = layers.MaxPool(2, 2, name=f"{name}_pool")(x)
     x = layers.GlobalMaxPool(name="pool")(x)
-    layer_seed = generator.getrandbits(31)
-    logits = layers.ScaledLinear(
-        options.num_classes, LOGIT_SCALE, layer_seed, "classifier"
-    )(x)
-    return keras.Model(inputs, logits, name="alexnet_bn")
+    return layers.ScaledLinear(options.num_classes, LOGIT_SCALE, seed(), "classifier")(
+        x
+    )

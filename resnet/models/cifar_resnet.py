@@ -10,34 +10,32 @@ classifier are initialized as in the other networks of this package, and gamma o
 last normalization in a block may be initialized to 0.
 """
 
-import random
 from typing import Any
 
 import keras
 
 from resnet.models import layers
+from resnet.models.names import MODELS
 from resnet.models.options import NetworkOptions
 
 STAGE_FILTERS = (16, 32, 64)
 
 
-def build(depth: int, options: NetworkOptions) -> keras.Model:
-    """Returns a Keras model from float32 images to float32 logits.
+def build(
+    name: str, images: keras.KerasTensor, options: NetworkOptions
+) -> keras.KerasTensor:
+    """Returns the float32 logits of float32 images.
 
-    Args:
-        depth: Number of layers, 6n + 2: 8, 14, 20 and so on.
-        options: The options of the network; in the paper gamma begins with 1.
+    In the paper gamma begins with 1 everywhere (`zero_last_gamma` is False).
     """
-    num_blocks = (depth - 2) // 6
-    generator = random.Random(options.seed)
+    num_blocks = (MODELS[name].depth - 2) // 6
+    seed = options.seeds()
 
-    def conv(filters: int, stride: int, name: str, **given: Any) -> layers.ConvNorm:
-        layer_seed = generator.getrandbits(31)
-        given |= options.batch_norm
-        return layers.ConvNorm(filters, 3, stride, seed=layer_seed, name=name, **given)
+    def conv(filters: int, stride: int, name: str, **others: Any) -> layers.ConvNorm:
+        others |= options.batch_norm
+        return layers.ConvNorm(filters, 3, stride, seed=seed(), name=name, **others)
 
-    inputs = keras.Input((options.image_size, options.image_size, 3), name="images")
-    x = layers.Cast(options.compute_dtype, name="cast")(inputs)
+    x = layers.Cast(options.compute_dtype, name="cast")(images)
     # Each output has a copy for the next block's convolutions and one for its shortcut.
     copies = conv(STAGE_FILTERS[0], 1, "stem", num_copies=2)(x)
     for stage, filters in enumerate(STAGE_FILTERS, start=1):
@@ -58,7 +56,4 @@ def build(depth: int, options: NetworkOptions) -> keras.Model:
                 zero_gamma=options.zero_last_gamma,
                 num_copies=1 if is_last else 2,
             )(x, shortcut)
-    layer_seed = generator.getrandbits(31)
-    classifier = layers.Classifier(options.num_classes, layer_seed, name="classifier")
-    logits = classifier(copies)
-    return keras.Model(inputs, logits, name=f"resnet{depth}")
+    return layers.Classifier(options.num_classes, seed(), name="classifier")(copies)

@@ -10,7 +10,6 @@ is told otherwise, and the last pool covers the whole feature map for any size o
 images.
 """
 
-import random
 from typing import NamedTuple
 
 import keras
@@ -77,44 +76,14 @@ SMALL_MODULES = (
 SMALL_STEM_FILTERS = 96
 
 
-def build(options: NetworkOptions) -> keras.Model:
-    """Returns the network for images of 224 pixels, from float32 to float32 logits."""
+def build(
+    name: str, images: keras.KerasTensor, options: NetworkOptions
+) -> keras.KerasTensor:
+    """Returns the float32 logits of float32 images, of 224 or 28 pixels by the name."""
     builder = _Builder(options)
-    inputs = keras.Input((options.image_size, options.image_size, 3), name="images")
-    x = layers.Cast(options.compute_dtype, name="cast")(inputs)
-    x = builder.conv(64, 7, 2, "stem_1")(x)
-    x = layers.MaxPool(3, 2, name="stem_1_pool")(x)
-    x = builder.conv(64, 1, 1, "stem_2")(x)
-    x = builder.conv(192, 3, 1, "stem_3")(x)
-    x = layers.MaxPool(3, 2, name="stem_3_pool")(x)
-    for module in MODULES:
-        x = builder.module(x, module)
-    classifier = layers.Classifier(
-        options.num_classes, builder.seed(), name="classifier"
-    )
-    logits = classifier(x)
-    return keras.Model(inputs, logits, name="inception_bn")
-
-
-def build_small(options: NetworkOptions) -> keras.Model:
-    """Returns the network for images of 28 pixels, from float32 to float32 logits."""
-    builder = _Builder(options)
-    inputs = keras.Input((options.image_size, options.image_size, 3), name="images")
-    x = layers.Cast(options.compute_dtype, name="cast")(inputs)
-    x = builder.conv(SMALL_STEM_FILTERS, 3, 1, "stem")(x)
-    for name, filters_1x1, filters_3x3 in SMALL_MODULES:
-        if filters_1x1:
-            first = builder.conv(filters_1x1, 1, 1, f"{name}_1x1")(x)
-            second = builder.conv(filters_3x3, 3, 1, f"{name}_3x3")(x)
-        else:
-            first = builder.conv(filters_3x3, 3, 2, f"{name}_3x3")(x)
-            second = layers.MaxPool(3, 2, name=f"{name}_pool")(x)
-        x = layers.Concat(name)([first, second])
-    classifier = layers.Classifier(
-        options.num_classes, builder.seed(), name="classifier"
-    )
-    logits = classifier(x)
-    return keras.Model(inputs, logits, name="inception_bn_28")
+    x = layers.Cast(options.compute_dtype, name="cast")(images)
+    x = builder.small(x) if name == "inception_bn_28" else builder.large(x)
+    return layers.Classifier(options.num_classes, builder.seed(), name="classifier")(x)
 
 
 class _Builder:
@@ -122,11 +91,31 @@ class _Builder:
 
     def __init__(self, options: NetworkOptions) -> None:
         self.batch_norm = options.batch_norm
-        self.generator = random.Random(options.seed)
+        self.seed = options.seeds()
 
-    def seed(self) -> int:
-        """Returns the seed of the next layer."""
-        return self.generator.getrandbits(31)
+    def large(self, x: keras.KerasTensor) -> keras.KerasTensor:
+        """Returns the features of images of 224 pixels."""
+        x = self.conv(64, 7, 2, "stem_1")(x)
+        x = layers.MaxPool(3, 2, name="stem_1_pool")(x)
+        x = self.conv(64, 1, 1, "stem_2")(x)
+        x = self.conv(192, 3, 1, "stem_3")(x)
+        x = layers.MaxPool(3, 2, name="stem_3_pool")(x)
+        for module in MODULES:
+            x = self.module(x, module)
+        return x
+
+    def small(self, x: keras.KerasTensor) -> keras.KerasTensor:
+        """Returns the features of images of 28 pixels."""
+        x = self.conv(SMALL_STEM_FILTERS, 3, 1, "stem")(x)
+        for name, filters_1x1, filters_3x3 in SMALL_MODULES:
+            if filters_1x1:
+                first = self.conv(filters_1x1, 1, 1, f"{name}_1x1")(x)
+                second = self.conv(filters_3x3, 3, 1, f"{name}_3x3")(x)
+            else:
+                first = self.conv(filters_3x3, 3, 2, f"{name}_3x3")(x)
+                second = layers.MaxPool(3, 2, name=f"{name}_pool")(x)
+            x = layers.Concat(name)([first, second])
+        return x
 
     def conv(
         self,

@@ -7,8 +7,6 @@ difference: weights are initialized as in the other networks of this package, un
 `models.build` is told otherwise.
 """
 
-import random
-
 import keras
 import tensorflow as tf
 
@@ -26,22 +24,14 @@ class Gray(layers.Layer):
         return tf.reduce_mean(images, -1, keepdims=True)
 
 
-def build(options: NetworkOptions) -> keras.Model:
-    """Returns a Keras model from float32 images to float32 logits.
-
-    The first dense layer takes all pixels, so the network takes images of `image_size`
-    only.
-    """
-    generator = random.Random(options.seed)
-    inputs = keras.Input((options.image_size, options.image_size, 3), name="images")
-    x = layers.Cast(options.compute_dtype, name="cast")(inputs)
+def build(
+    _: str, images: keras.KerasTensor, options: NetworkOptions
+) -> keras.KerasTensor:
+    """Returns the float32 logits of float32 images, all of whose pixels it takes."""
+    seed = options.seeds()
+    x = layers.Cast(options.compute_dtype, name="cast")(images)
     x = layers.Flatten("flatten")(Gray("gray")(x))
     for number, units in enumerate(HIDDEN_UNITS, start=1):
-        layer_seed = generator.getrandbits(31)
-        x = layers.Dense(units, layer_seed, f"dense{number}", relu=True)(x)
-    classifier = layers.Dense(
-        options.num_classes, generator.getrandbits(31), "classifier"
-    )
-    logits = classifier(x)
-    logits = layers.Cast("float32", name="logits")(logits)
-    return keras.Model(inputs, logits, name="mlp")
+        x = layers.Dense(units, seed(), f"dense{number}", relu=True)(x)
+    logits = layers.Dense(options.num_classes, seed(), "classifier")(x)
+    return layers.Cast("float32", name="logits")(logits)

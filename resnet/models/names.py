@@ -1,5 +1,12 @@
-"""The names of the networks that can be built. Needs no TensorFlow."""
+"""The networks: one table of their names, modules, sizes and what is special of them.
 
+It needs no TensorFlow, since settings and plans read it. The sizes are stored, since
+counting them takes the network; a test counts them.
+"""
+
+from typing import NamedTuple
+
+_FLOAT_BYTES = 4
 # Number of layers -> (number of blocks in each stage, whether they are bottlenecks).
 RESNET_BLOCKS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
     18: ((2, 2, 2, 2), False),
@@ -9,62 +16,143 @@ RESNET_BLOCKS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
     152: ((3, 8, 36, 3), True),
     200: ((3, 24, 36, 3), True),
 }
-RESNET_DEPTHS = tuple(RESNET_BLOCKS)
 STAGE_FILTERS = (64, 128, 256, 512)
 BOTTLENECK_EXPANSION = 4
-CIFAR_RESNET_DEPTHS = (8, 20)
 
-# Networks for CIFAR-10's images of 32 pixels, cropped to 28 for Inception, and for
-# MNIST's of 28; the others are for ImageNet's of 224.
-MODELS_FOR_28_PIXELS = ("inception_bn_28", "mlp")
-CIFAR_MODELS = (
-    *(f"resnet{depth}" for depth in CIFAR_RESNET_DEPTHS),
-    *("resnet9", "airbench94", "alexnet", "alexnet_bn"),
-    *MODELS_FOR_28_PIXELS,
-)
-MODELS_WITH_RESIDUAL_BLOCKS = (
-    *(f"resnet{depth}" for depth in CIFAR_RESNET_DEPTHS),
-    *(f"resnet{depth}{variant}" for variant in ("", "d") for depth in RESNET_DEPTHS),
-)
-MODELS = (
-    *CIFAR_MODELS,
-    *MODELS_WITH_RESIDUAL_BLOCKS[len(CIFAR_RESNET_DEPTHS) :],
-    "inception_bn",
-)
 
-# The networks whose details `resnet_variant` chooses, and the programs that have them.
-RESNETS = tuple(f"resnet{depth}" for depth in RESNET_DEPTHS)
-RESNET_VARIANTS = ("tpu", "torchvision")
-# The networks that can have other activations, squeeze-and-excitation and BlurPool.
-RESNETS_WITH_PARTS = MODELS_WITH_RESIDUAL_BLOCKS[len(CIFAR_RESNET_DEPTHS) :]
+class ModelRow(NamedTuple):
+    """What is known of a network without building it.
+
+    Attributes:
+        module: The module of this package whose `build` takes its name and options.
+        num_body_parameters: The number of trainable values in front of the last layer.
+        num_class_parameters: The number of those in the last layer, for one class.
+        num_activations: The number of values that the convolutions and dense layers in
+            front of the last layer put out, for one image of `image_size`.
+        image_size: The side in pixels of the images that the network is for.
+        depth: The number of layers of a ResNet; 0 of other networks.
+        has_parts: Whether it can have other activations, squeeze-and-excitation and
+            BlurPool.
+        has_variants: Whether `resnet_variant` chooses its details.
+        has_batch_norm: Whether it has batch normalization.
+        has_last_bias: Whether its last layer has biases.
+        has_one_image_size: Whether its dense layers fit one size of images.
+        has_image_statistics: Whether weights are computed from training images.
+    """
+
+    module: str
+    num_body_parameters: int
+    num_class_parameters: int
+    num_activations: int
+    image_size: int = 224
+    depth: int = 0
+    has_parts: bool = False
+    has_variants: bool = False
+    has_batch_norm: bool = True
+    has_last_bias: bool = True
+    has_one_image_size: bool = False
+    has_image_statistics: bool = False
+
+    @property
+    def usual_classes(self) -> int:
+        """The classes of CIFAR-10 or MNIST, or of ImageNet, by the size of images."""
+        return 10 if self.image_size <= 32 else 1000
+
+
+def _resnet(depth: int, body: int, activations: int, is_d: bool = False) -> ModelRow:
+    classifier = STAGE_FILTERS[-1]
+    if RESNET_BLOCKS[depth][1]:
+        classifier *= BOTTLENECK_EXPANSION
+    return ModelRow(
+        *("resnet", body, classifier + 1, activations),
+        depth=depth,
+        has_parts=True,
+        has_variants=not is_d,
+    )
+
+
+MODELS = {
+    "resnet8": ModelRow("cifar_resnet", 74_640, 65, 73_728, 32, depth=8),
+    "resnet20": ModelRow("cifar_resnet", 269_072, 65, 188_416, 32, depth=20),
+    "resnet9": ModelRow("resnet9", 6_568_000, 512, 376_832, 32, has_last_bias=False),
+    "airbench94": ModelRow(
+        *("airbench", 1_968_792, 256, 183_960, 32),
+        has_last_bias=False,
+        has_image_statistics=True,
+    ),
+    "alexnet": ModelRow(
+        *("alexnet", 23_231_296, 4_097, 51_200, 32),
+        has_batch_norm=False,
+        has_one_image_size=True,
+    ),
+    "alexnet_bn": ModelRow("alexnet", 2_252_736, 256, 43_008, 32, has_last_bias=False),
+    "inception_bn_28": ModelRow("inception", 1_649_456, 337, 363_776, 28),
+    "mlp": ModelRow(
+        *("mlp", 108_736, 65, 192, 28), has_batch_norm=False, has_one_image_size=True
+    ),
+    "resnet18": _resnet(18, 11_180_736, 2_684_416),
+    "resnet34": _resnet(34, 21_288_896, 3_938_816),
+    "resnet50": _resnet(50, 23_508_032, 11_113_984),
+    "resnet101": _resnet(101, 42_500_160, 16_231_936),
+    "resnet152": _resnet(152, 58_143_808, 22_554_112),
+    "resnet200": _resnet(200, 62_624_832, 32_187_904),
+    "resnet18d": _resnet(18, 11_199_968, 3_487_232, is_d=True),
+    "resnet34d": _resnet(34, 21_308_128, 4_741_632, is_d=True),
+    "resnet50d": _resnet(50, 23_527_264, 11_916_800, is_d=True),
+    "resnet101d": _resnet(101, 42_519_392, 17_034_752, is_d=True),
+    "resnet152d": _resnet(152, 58_163_040, 23_356_928, is_d=True),
+    "resnet200d": _resnet(200, 62_644_064, 32_990_720, is_d=True),
+    "inception_bn": ModelRow("inception", 10_270_240, 1_025, 3_736_544),
+}
+RESNETS = tuple(name for name, row in MODELS.items() if row.has_variants)
+RESNETS_WITH_PARTS = tuple(name for name, row in MODELS.items() if row.has_parts)
+
+RESNET_VARIANTS = ("tpu", "torchvision")  # The programs that have these details.
 ACTIVATIONS = ("relu", "silu", "mish")
 # Which strided layers blur their inputs: none, convolutions, or the max pooling, too.
 BLUR_POOLS = ("none", "convolutions", "all")
-# The last layer of these has no bias.
-MODELS_WITHOUT_LAST_BIAS = ("resnet9", "airbench94", "alexnet_bn")
-MODELS_WITHOUT_BATCH_NORM = ("alexnet", "mlp")
-# The dense layers of these fit one size of images.
-MODELS_OF_ONE_IMAGE_SIZE = ("alexnet", "mlp")
-
-# The networks with weights that are computed from the training images.
-MODELS_WITH_IMAGE_STATISTICS = ("airbench94",)
-
 # The distributions of the initial weights. Those of "uniform_x" are uniform from -x to
 # x.
 UNIFORM_LIMITS = {"uniform_0.01": 0.01, "uniform_0.07": 0.07}
 INITIALIZATIONS = ("variance_scaling", "pytorch", "dirac", *UNIFORM_LIMITS)
-
 # The dtype that a network computes in, by the name of the precision.
 COMPUTE_DTYPES = {"float32": "float32", "bf16": "bfloat16"}
 
 
-def depth_of(resnet: str) -> int:
-    """Returns the number of layers of a ResNet or ResNet-D."""
-    return int(resnet.removeprefix("resnet").removesuffix("d"))
+def num_parameters(model: str, num_classes: int, se_ratio: float = 0.0) -> int:
+    """Returns the number of trainable values of a network.
+
+    Args:
+        model: One of `MODELS`.
+        num_classes: The number of its classes.
+        se_ratio: The ratio of squeeze-and-excitation; 0 for none.
+    """
+    row = MODELS[model]
+    number = row.num_body_parameters + num_classes * row.num_class_parameters
+    if not se_ratio:
+        return number
+    blocks, is_bottleneck = RESNET_BLOCKS[row.depth]
+    for num_blocks, filters in zip(blocks, STAGE_FILTERS, strict=True):
+        channels = filters * (BOTTLENECK_EXPANSION if is_bottleneck else 1)
+        units = num_squeezed(channels, se_ratio)
+        number += num_blocks * (2 * channels * units + units + channels)
+    return number
 
 
-def default_image_size(model: str) -> int:
-    """Returns the height and width in pixels of the images that a network is for."""
-    if model in MODELS_FOR_28_PIXELS:
-        return 28
-    return 32 if model in CIFAR_MODELS else 224
+def num_squeezed(channels: int, se_ratio: float) -> int:
+    """Returns the units of the first dense layer of squeeze-and-excitation.
+
+    Source: tensorflow/tpu, models/official/resnet/resnet_layers.py, squeeze_excitation.
+    """
+    return max(1, int(channels * se_ratio))
+
+
+def gradient_bytes(model: str, num_classes: int, se_ratio: float = 0.0) -> int:
+    """Returns the bytes of the gradients of a step, which are float32."""
+    return _FLOAT_BYTES * num_parameters(model, num_classes, se_ratio)
+
+
+def num_activations(model: str, image_size: int) -> int:
+    """Returns the number of values that layers put out for an image of this side."""
+    scale = (image_size / MODELS[model].image_size) ** 2
+    return round(MODELS[model].num_activations * scale)

@@ -1,5 +1,8 @@
 """What all networks can be built with."""
 
+import functools
+import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +24,7 @@ class NetworkOptions:
             which excludes `zero_last_gamma`.
         zero_last_gamma: Whether gamma of the last normalization in each residual block
             is initialized to 0 instead of 1, so that the block starts as the identity.
-            It matters to `names.MODELS_WITH_RESIDUAL_BLOCKS` only.
+            It matters to networks with residual blocks only.
         initialization: Distribution of the initial weights, one of
             `names.INITIALIZATIONS`.
         resnet_variant: The program whose details `names.RESNETS` have, one of
@@ -59,3 +62,7 @@ class NetworkOptions:
             "epsilon": self.batch_norm_epsilon,
             "fixed_gamma": self.fixed_gamma,
         }
+
+    def seeds(self) -> Callable[[], int]:
+        """Returns a function that draws the seed of the next layer."""
+        return functools.partial(random.Random(self.seed).getrandbits, 31)

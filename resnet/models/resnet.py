@@ -17,16 +17,15 @@ recipe's in two details: the max pooling of the stem pads all four sides, and th
 stage of ResNet-18 and 34 begins with an identity shortcut.
 
 Blurred strided layers, squeeze-and-excitation and other activations than ReLU are parts
-that each of these networks can have, in `layers.blur_pool` and `layers.activations`.
+that each of these networks can have, in `layers.pooling` and `layers.activations`.
 """
 
-import random
 from typing import Any
 
 import keras
 
-from resnet.models import layers, names, sizes
-from resnet.models.layers import blur_pool
+from resnet.models import layers, names
+from resnet.models.layers import pooling
 from resnet.models.options import NetworkOptions
 
 DEPTHS = names.RESNET_BLOCKS
@@ -37,20 +36,13 @@ Copies = Any  # A KerasTensor, or a list of references to the same one.
 
 
 def build(
-    depth: int, options: NetworkOptions, is_resnet_d: bool = False
-) -> keras.Model:
-    """Returns a Keras model from float32 images to float32 logits.
-
-    Args:
-        depth: Number of layers, a key of `DEPTHS`.
-        options: The options of the network.
-        is_resnet_d: Whether to build the ResNet-D variant.
-    """
-    blocks, is_bottleneck = DEPTHS[depth]
+    name: str, images: keras.KerasTensor, options: NetworkOptions
+) -> keras.KerasTensor:
+    """Returns the float32 logits of float32 images."""
+    blocks, is_bottleneck = DEPTHS[names.MODELS[name].depth]
     is_torchvision = options.resnet_variant == "torchvision"
-    builder = _Builder(options, is_resnet_d)
-    inputs = keras.Input((options.image_size, options.image_size, 3), name="images")
-    x = layers.Cast(options.compute_dtype, name="cast")(inputs)
+    builder = _Builder(options, is_resnet_d=name.endswith("d"))
+    x = layers.Cast(options.compute_dtype, name="cast")(images)
     x = builder.stem(x)
     if options.blur_pool == "all":
         x = layers.MaxPool(3, 1, name="stem_pool")(x)
@@ -58,29 +50,23 @@ def build(
     else:
         x = layers.MaxPool(3, 2, name="stem_pool", is_symmetric=is_torchvision)(x)
     copies = [x, x]  # The first for the next block's convolutions, then its shortcut.
+    add_block = builder.bottleneck_block if is_bottleneck else builder.basic_block
     for stage, (num_blocks, filters) in enumerate(
         zip(blocks, STAGE_FILTERS, strict=True), start=1
     ):
         for block in range(1, num_blocks + 1):
-            stride = 2 if stage > 1 and block == 1 else 1
-            add_block = (
-                builder.bottleneck_block if is_bottleneck else builder.basic_block
-            )
-            is_last = (stage, block) == (len(blocks), num_blocks)
             # With basic blocks, the first stage keeps the shape of its input.
             is_identity = is_torchvision and not is_bottleneck and stage == 1
             copies = add_block(
                 copies,
                 filters,
-                stride,
-                block == 1 and not is_identity,
-                f"stage{stage}_block{block}",
-                num_copies=1 if is_last else 2,
+                stride=2 if stage > 1 and block == 1 else 1,
+                is_projected=block == 1 and not is_identity,
+                name=f"stage{stage}_block{block}",
+                num_copies=1 if (stage, block) == (len(blocks), num_blocks) else 2,
             )
-    seed = next(builder.seeds)
-    logits = layers.Classifier(options.num_classes, seed, name="classifier")(copies)
-    return keras.Model(
-        inputs, logits, name=f"resnet{depth}{'d' if is_resnet_d else ''}"
+    return layers.Classifier(options.num_classes, builder.seed(), name="classifier")(
+        copies
     )
 
 
@@ -88,8 +74,7 @@ class _Builder:
     """Adds layers and blocks to a graph; draws the seed of each layer in order."""
 
     def __init__(self, options: NetworkOptions, is_resnet_d: bool) -> None:
-        generator = random.Random(options.seed)
-        self.seeds = iter(lambda: generator.getrandbits(31), None)
+        self.seed = options.seeds()
         self.batch_norm = options.batch_norm
         self.zero_last_gamma = options.zero_last_gamma
         self.is_resnet_d = is_resnet_d
@@ -108,7 +93,7 @@ class _Builder:
         is_activated: bool = True,
     ) -> keras.KerasTensor:
         """Returns `x` after a convolution with batch normalization."""
-        if self.is_blurred and stride > 1 and x.shape[-1] >= blur_pool.FEWEST_CHANNELS:
+        if self.is_blurred and stride > 1 and x.shape[-1] >= pooling.BLURRED_CHANNELS:
             # A 1x1 convolution reads what a blur with its stride leaves.
             blur_stride = stride if kernel_size == 1 else 1
             x = layers.BlurPool(blur_stride, name=f"{name}_blur")(x)
@@ -117,7 +102,7 @@ class _Builder:
             filters,
             kernel_size,
             stride,
-            seed=next(self.seeds),
+            seed=self.seed(),
             name=name,
             relu=is_activated and self.has_relu,
             **self.batch_norm,
@@ -150,7 +135,7 @@ class _Builder:
             filters,
             kernel_size,
             1,
-            seed=next(self.seeds),
+            seed=self.seed(),
             name=name,
             relu=is_whole,
             zero_gamma=self.zero_last_gamma,
@@ -166,10 +151,10 @@ class _Builder:
                 x
             )
         to_squeeze, x = norm(x)
-        units = sizes.num_squeezed(filters, self.se_ratio)
+        units = names.num_squeezed(filters, self.se_ratio)
         means = layers.GlobalAvgPool(f"{name}_se_pool")(to_squeeze)
-        hidden = layers.Dense(units, next(self.seeds), f"{name}_se_1", relu=True)(means)
-        logits = layers.Dense(filters, next(self.seeds), f"{name}_se_2")(hidden)
+        hidden = layers.Dense(units, self.seed(), f"{name}_se_1", relu=True)(means)
+        logits = layers.Dense(filters, self.seed(), f"{name}_se_2")(hidden)
         return layers.Gate(self.activation, f"{name}_gate", num_copies)(
             x, logits, residual
         )

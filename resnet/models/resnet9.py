@@ -5,8 +5,6 @@ Source: davidcpage/cifar10-fast, as in the study of compressed gradients of Dutt
 difference: kernels are initialized as in the other networks of this package.
 """
 
-import random
-
 import keras
 
 from resnet.models import layers
@@ -15,26 +13,26 @@ from resnet.models.options import NetworkOptions
 LOGIT_SCALE = 0.125  # The source's.
 
 
-def build(options: NetworkOptions) -> keras.Model:
-    """Returns a Keras model from float32 images to float32 logits.
+def build(
+    _: str, images: keras.KerasTensor, options: NetworkOptions
+) -> keras.KerasTensor:
+    """Returns the float32 logits of float32 images.
 
     The source's last pool has a 4x4 window, which for images of 32 pixels is the whole
     feature map. Here it covers the whole feature map for any size of images.
     """
-    generator = random.Random(options.seed)
+    seed = options.seeds()
 
     def conv(x: keras.KerasTensor, filters: int, name: str) -> keras.KerasTensor:
-        layer_seed = generator.getrandbits(31)
         return layers.ConvNorm(
-            filters, 3, 1, seed=layer_seed, name=name, **options.batch_norm
+            filters, 3, 1, seed=seed(), name=name, **options.batch_norm
         )(x)
 
     def residual(x: keras.KerasTensor, filters: int, name: str) -> keras.KerasTensor:
         branch = conv(conv(x, filters, f"{name}_1"), filters, f"{name}_2")
         return layers.Add(f"{name}_sum")(x, branch)  # The branch ends with ReLU.
 
-    inputs = keras.Input((options.image_size, options.image_size, 3), name="images")
-    x = layers.Cast(options.compute_dtype, name="cast")(inputs)
+    x = layers.Cast(options.compute_dtype, name="cast")(images)
     x = conv(x, 64, "prep")
     x = conv(x, 128, "layer1")
     x = layers.MaxPool(2, 2, name="layer1_pool")(x)
@@ -45,8 +43,6 @@ def build(options: NetworkOptions) -> keras.Model:
     x = layers.MaxPool(2, 2, name="layer3_pool")(x)
     x = residual(x, 512, "layer3_residual")
     x = layers.GlobalMaxPool(name="pool")(x)
-    layer_seed = generator.getrandbits(31)
-    logits = layers.ScaledLinear(
-        options.num_classes, LOGIT_SCALE, layer_seed, "classifier"
-    )(x)
-    return keras.Model(inputs, logits, name="resnet9")
+    return layers.ScaledLinear(options.num_classes, LOGIT_SCALE, seed(), "classifier")(
+        x
+    )

@@ -2,7 +2,7 @@
 
 from launch.estimating.workload import Workload
 from resnet.config.compression import CompressionSettings
-from resnet.models import sizes
+from resnet.models import names
 
 TOPK = CompressionSettings(
     compress="layerwise", method="topk", ratio=0.01, error_feedback=True
@@ -21,7 +21,7 @@ def resnet50(
     return Workload(
         global_batch_size=batch,
         num_steps=num_steps,
-        num_values=sizes.num_parameters("resnet50", num_classes),
+        num_values=names.num_parameters("resnet50", num_classes),
         num_exchanges=0 if is_local else num_steps,
         num_averages=num_steps // sync_every if is_local else 0,
         **given,

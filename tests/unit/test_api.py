@@ -17,6 +17,7 @@ import resnet
 from eval import predict, resnet_eval
 from resnet.base.errors import UserError
 from resnet.config.config import Config, save_config
+from resnet.models import names
 from resnet.runtime import precision
 from tests import in_process
 from tests.unit.saved_runs import make_run
@@ -74,11 +75,12 @@ def test_the_lines_of_the_readme_run(folder, run, monkeypatch, capsys):
     code = [line for line in lines.splitlines() if line.strip()]
     assert len(code) <= 10
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("resnet.models.names.default_image_size", lambda _: 32)
-    exec(lines.replace('"resnet50"', f'"{run.model}"'), names := {})
-    assert names["network"].step == 20
-    assert names["result"].count == 11
-    assert names["other"].config.class_names == CLASSES
+    row = names.MODELS[run.model]
+    monkeypatch.setitem(names.MODELS, run.model, row._replace(image_size=32))
+    exec(lines.replace('"resnet50"', f'"{run.model}"'), values := {})
+    assert values["network"].step == 20
+    assert values["result"].count == 11
+    assert values["other"].config.class_names == CLASSES
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
@@ -188,7 +190,7 @@ def test_mistakes_are_sentences(folder, run, network, tmp_path):
     checkpoint = Path(run.model_dir) / "checkpoints" / "step-00000010"
     for call, message in (
         (lambda: resnet.build("resnet51"), "a network among .*resnet50.*'resnet51'"),
-        (lambda: resnet.load(tmp_path), "must exist"),
+        (lambda: resnet.load(tmp_path), "there is no such file"),
         (lambda: resnet.load(run.model_dir, step=11), "11"),
         (lambda: resnet.load(checkpoint, step=20), "is one checkpoint; got step=20"),
         (lambda: resnet.build("resnet20", 0), "how many, at least 1; got 0"),

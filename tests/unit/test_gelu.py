@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from resnet import native
-from resnet.models.layers.gelu import Gelu, gelu
+from resnet.models.layers.activations import Gelu, gelu
 from tests.unit.each_map_kernel import (
     kernels,  # noqa: F401 - pytest finds it.
     only_compiled,

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from resnet import models
 from resnet.models import flops, inception, layers
-from resnet.models.layers import pooled_conv_norm
+from resnet.models.layers import conv_norm
 from tests.unit.described_model import without_values
 from tests.unit.reference_network import (
     Values,
@@ -296,7 +296,7 @@ def test_the_average_pool_and_its_gradient_count_the_padding():
     images = random_images(2, 5)
     weights = random_images(4, 5)[2:]
     found = []
-    for pool in (pooled_conv_norm.average_pool, average_pool):
+    for pool in (conv_norm.average_pool, average_pool):
         with tf.GradientTape() as tape:
             tape.watch(images)
             y = pool(images)

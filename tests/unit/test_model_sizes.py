@@ -5,8 +5,8 @@ import math
 import keras
 import pytest
 
-from resnet.models import names, sizes
-from resnet.models.layers.pooled_conv_norm import PooledConvNorm
+from resnet.models import names
+from resnet.models.layers import PooledConvNorm
 from tests.unit import described_model
 
 CLASSES = 10
@@ -17,16 +17,16 @@ DEEPER_NAMES = [f"resnet{depth}{ending}" for ending in ("", "d") for depth in DE
 
 @pytest.mark.parametrize("name", sorted(set(names.MODELS) - set(DEEPER_NAMES)))
 def test_the_table_has_the_size_of_the_network(name):
-    image_size = names.default_image_size(name)
+    image_size = names.MODELS[name].image_size
     model = described_model.without_values(name, CLASSES, image_size)
     shapes = [weight.shape for weight in model.trainable_weights]
-    assert sizes.num_parameters(name, CLASSES) == sum(map(math.prod, shapes))
+    assert names.num_parameters(name, CLASSES) == sum(map(math.prod, shapes))
     of_last_layer = [math.prod(shape) for shape in shapes if shape[-1] == CLASSES]
-    assert CLASSES * sizes.SIZES[name].num_class_parameters == sum(of_last_layer)
+    assert CLASSES * names.MODELS[name].num_class_parameters == sum(of_last_layer)
     has_bias = len(of_last_layer) == 2
-    assert has_bias == (name not in names.MODELS_WITHOUT_LAST_BIAS)
+    assert has_bias == names.MODELS[name].has_last_bias
     outputs = count_outputs(model) - CLASSES
-    assert sizes.num_activations(name, image_size) == outputs
+    assert names.num_activations(name, image_size) == outputs
 
 
 def count_outputs(model: keras.Model) -> int:
@@ -47,7 +47,7 @@ def count_outputs(model: keras.Model) -> int:
 @pytest.mark.parametrize("name", DEEPER_NAMES)
 def test_deeper_networks_have_so_many_more_blocks_than_resnet50(name):
     ending = "d" * name.endswith("d")
-    expected = sizes.SIZES[f"resnet50{ending}"]
+    expected = names.MODELS[f"resnet50{ending}"]
     parameters, activations = expected.num_body_parameters, expected.num_activations
     blocks = DEEPER[int(name.removeprefix("resnet").removesuffix("d"))]
     for stage, (number, of_50) in enumerate(zip(blocks, (3, 4, 6, 3), strict=True)):
@@ -55,7 +55,7 @@ def test_deeper_networks_have_so_many_more_blocks_than_resnet50(name):
         kernels = (4 + 9 + 4) * width**2  # 1x1, 3x3 and 1x1, on 4, 1 and 1 widths.
         parameters += (number - of_50) * (kernels + 2 * (1 + 1 + 4) * width)
         activations += (number - of_50) * (1 + 1 + 4) * width * side**2
-    found = sizes.SIZES[name]
+    found = names.MODELS[name]
     assert (found.num_body_parameters, found.num_activations) == (
         parameters,
         activations,
@@ -65,11 +65,11 @@ def test_deeper_networks_have_so_many_more_blocks_than_resnet50(name):
 
 def test_known_sizes():
     # torchvision's ResNet-18 has an identity in its first stage: 4,224 values less.
-    assert sizes.num_parameters("resnet18", 1000) == 11_693_736
-    assert sizes.num_parameters("resnet50", 1000) == 25_557_032
-    assert sizes.gradient_bytes("resnet50", 1000) == 102_228_128
-    assert set(sizes.SIZES) == set(names.MODELS)
+    assert names.num_parameters("resnet18", 1000) == 11_693_736
+    assert names.num_parameters("resnet50", 1000) == 25_557_032
+    assert names.gradient_bytes("resnet50", 1000) == 102_228_128
+    assert set(names.MODELS) == set(names.MODELS)
 
 
 def test_activations_grow_with_the_area():
-    assert sizes.num_activations("resnet50", 112) == 11_113_984 / 4
+    assert names.num_activations("resnet50", 112) == 11_113_984 / 4

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from resnet.models import layers
-from resnet.models.layers import moving_averages
-from resnet.models.layers.moving_averages import collected
+from resnet.models.layers import normalization
+from resnet.models.layers.normalization import collected
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}  # A few roundings of a float32.
 
@@ -43,7 +43,7 @@ def test_an_update_is_that_of_the_formula(momentum, in_graph):
     variable = average(1.0, -2.0)
 
     def update() -> None:
-        moving_averages.update(variable, tf.constant([3.0, 4.0]), momentum)
+        normalization.update_average(variable, tf.constant([3.0, 4.0]), momentum)
 
     (tf.function(update) if in_graph else update)()
     expected = momentum * np.array([1, -2]) + (1 - momentum) * np.array([3, 4])
@@ -101,14 +101,14 @@ def test_layers_update_their_averages_again_after_the_block():
     variable = average(0.0)
     with pytest.raises(KeyError), collected():
         raise KeyError
-    moving_averages.update(variable, tf.constant([1.0]), 0.5)
+    normalization.update_average(variable, tf.constant([1.0]), 0.5)
     assert variable.numpy() == [0.5]
 
 
 def test_statistics_of_another_thread_are_not_collected():
     variable = average(0.0)
     thread = threading.Thread(
-        target=moving_averages.update, args=(variable, tf.constant([1.0]), 0.5)
+        target=normalization.update_average, args=(variable, tf.constant([1.0]), 0.5)
     )
     with collected() as statistics:
         thread.start()

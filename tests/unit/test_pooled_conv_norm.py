@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.models.layers.pooled_conv_norm import PooledConvNorm
+from resnet.models.layers import PooledConvNorm
 
 SETTINGS = {"batch_norm_momentum": 0.75, "seed": 1, "name": "conv"}
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from resnet import models, native
-from resnet.models import names, resnet, sizes
+from resnet.models import names, resnet
 from tests.unit.described_model import without_values
 from tests.unit.reference_network import (
     change_start_values,
@@ -176,10 +176,10 @@ def test_squeeze_and_excitation_has_the_sizes_of_the_tpu_code(monkeypatch):
         assert shapes[f"{path}_1/bias"] == (channels // 4,)
         assert shapes[f"{path}_2/bias"] == (channels,)
     assert sum("_se_1/kernel" in path for path in shapes) == 3 + 4 + 6 + 3
-    assert sizes.num_squeezed(64, 0.001) == 1
+    assert names.num_squeezed(64, 0.001) == 1
     expected = sum(math.prod(shape) for shape in shapes.values())
-    assert sizes.num_parameters("resnet50", 10, 0.25) == expected
-    assert sizes.gradient_bytes("resnet50", 10, 0.25) == 4 * expected
+    assert names.num_parameters("resnet50", 10, 0.25) == expected
+    assert names.gradient_bytes("resnet50", 10, 0.25) == 4 * expected
 
 
 def test_the_parameters_of_basic_blocks_are_counted_without_the_network():
@@ -188,8 +188,8 @@ def test_the_parameters_of_basic_blocks_are_counted_without_the_network():
         2 * (2 * channels * units + units + channels)
         for channels, units in ((64, 6), (128, 12), (256, 25), (512, 51))
     )
-    expected = sizes.num_parameters("resnet18", 10) + added
-    assert sizes.num_parameters("resnet18", 10, 0.1) == expected
+    expected = names.num_parameters("resnet18", 10) + added
+    assert names.num_parameters("resnet18", 10, 0.1) == expected
 
 
 def test_the_parts_are_off_by_default():

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from resnet import native
 from resnet.config.phases import StepSettings
-from resnet.models.layers.moving_averages import Statistic
+from resnet.models.layers.normalization import Statistic
 from resnet.training.parameter_servers import servers
 from resnet.training.parameter_servers.servers import (
     ALREADY_APPLIED,

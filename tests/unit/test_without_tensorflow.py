@@ -34,7 +34,6 @@ WITHOUT_TENSORFLOW = {
     "resnet.base.intervals",
     "resnet.config.layer_rates",
     "resnet.models.names",
-    "resnet.models.sizes",
     "resnet.train_flags",
     "resnet.watchdog.failure_file",
     "resnet.watchdog.monitor",

@@ -3,17 +3,27 @@
 The functions that they call are imported from their modules.
 """
 
-from resnet.models.layers.activations import Activation, Gate
-from resnet.models.layers.base import Cast, Layer
-from resnet.models.layers.blur_pool import BlurPool
-from resnet.models.layers.branches import Add, Concat, ZeroPadShortcut
-from resnet.models.layers.classifiers import Classifier, ScaledLinear
-from resnet.models.layers.conv_norm import ConvNorm
+from resnet.models.layers.activations import Activation, Gate, Gelu
+from resnet.models.layers.base import (
+    Add,
+    Cast,
+    Concat,
+    Dense,
+    Flatten,
+    Layer,
+    ScaledLinear,
+    ZeroPadShortcut,
+)
+from resnet.models.layers.conv_norm import Conv, ConvNorm, PooledConvNorm, ProjectedPool
 from resnet.models.layers.dropout import Dropout
-from resnet.models.layers.gelu import Gelu
-from resnet.models.layers.plain import Conv, Dense, Flatten
-from resnet.models.layers.pooled_conv_norm import PooledConvNorm, ProjectedPool
-from resnet.models.layers.pooling import AvgPool, GlobalAvgPool, GlobalMaxPool, MaxPool
+from resnet.models.layers.pooling import (
+    AvgPool,
+    BlurPool,
+    Classifier,
+    GlobalAvgPool,
+    GlobalMaxPool,
+    MaxPool,
+)
 from resnet.models.layers.whitening import Whitening
 
 __all__ = [

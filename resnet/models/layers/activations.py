@@ -1,12 +1,14 @@
-"""ReLU, SiLU and Mish, also of a gated feature map and its residual, in one op each.
+"""ReLU, SiLU and Mish, also of a gated feature map and its residual, and GELU.
 
 Source: Elfwing et al. 2017, arXiv:1702.03118, and Ramachandran et al. 2017,
-arXiv:1710.05941, for SiLU (Swish); Misra 2019, arXiv:1908.08681, for Mish.
+arXiv:1710.05941, for SiLU (Swish); Misra 2019, arXiv:1908.08681, for Mish; Hendrycks
+and Gimpel 2016, arXiv:1606.08415, for GELU, without an approximation.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from resnet import native
@@ -74,7 +76,7 @@ def _mish(x: tf.Tensor) -> tf.Tensor:
 
 
 @tf.RegisterGradient("ResnetActivate")
-def _gradients(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
+def _activate_gradients(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
     """Returns the gradients of x, and of the gate and the residual if present."""
     x, *gate_and_residual = op.inputs
     library: Any = native.ops()
@@ -149,3 +151,53 @@ class Gate(_Activated):
         gate = tf.sigmoid(tf.cast(logits, tf.float32))
         outputs = activate(images, self.activation, gate, residual, self.num_copies)
         return outputs[0] if self.num_copies == 1 else list(outputs)
+
+
+class Gelu(Layer):
+    """GELU, whose results may have another dtype than its inputs."""
+
+    def __init__(self, to: str, name: str) -> None:
+        """Stores the settings of the layer.
+
+        Args:
+            to: The dtype of the results, "float32" or "bfloat16".
+            name: Name of the layer.
+        """
+        super().__init__(name)
+        self.to = to
+
+    def call(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns GELU of each value, in the dtype `to`."""
+        return gelu(images, self.to)
+
+    def compute_output_spec(self, images: keras.KerasTensor) -> keras.KerasTensor:
+        """Returns the shape and dtype of `call`'s result."""
+        return keras.KerasTensor(images.shape, self.to)
+
+
+def gelu(x: tf.Tensor, to: str) -> tf.Tensor:
+    """Returns GELU of each value.
+
+    Args:
+        x: Numbers of any shape, float32 or bfloat16; computation is in float32.
+        to: The dtype of the results, float32 or bfloat16.
+    """
+    library = native.ops()
+    if library is None:
+        return gelu_with_stock_ops(x, to)
+    return library.resnet_gelu(x=x, U=to)
+
+
+def gelu_with_stock_ops(x: tf.Tensor, to: str) -> tf.Tensor:
+    """Returns the result of `gelu`, computed by TensorFlow's own ops.
+
+    This is the reference implementation of the compiled op, and the fallback where that
+    op can't be used.
+    """
+    return tf.cast(tf.nn.gelu(tf.cast(x, tf.float32)), to)
+
+
+@tf.RegisterGradient("ResnetGelu")
+def _gelu_gradient(op: tf.Operation, dy: tf.Tensor) -> tf.Tensor:
+    library: Any = native.ops()
+    return library.resnet_gelu_grad(dy=dy, x=op.inputs[0])

@@ -1,10 +1,18 @@
-"""Batch normalization in training mode, with residual addition and ReLU in one op.
+"""Batch normalization in training, and its moving averages.
+
+Normalization, residual addition and ReLU are one op. A layer updates its own moving
+averages, unless the statistics are collected: in asynchronous training the averages are
+on parameter servers.
 
 Source: Ioffe and Szegedy 2015, arXiv:1502.03167.
 """
 
-from typing import Any
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 
 from resnet import native
@@ -140,3 +148,47 @@ def _gradients(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
         num_residuals=len(residuals),
     )
     return [results.dx, results.dgamma, results.dbeta, *results.dresidual]
+
+
+class Statistic(NamedTuple):
+    """A statistic of one batch.
+
+    Attributes:
+        average: The variable that averages it, `[channels]` float32.
+        value: The statistic of the batch, `[channels]` float32.
+        step_size: 1 - m, the weight of the batch.
+    """
+
+    average: keras.Variable
+    value: tf.Tensor
+    step_size: float
+
+
+_collected = threading.local()
+
+
+@contextlib.contextmanager
+def collected() -> Iterator[list[Statistic]]:
+    """Collects the statistics of the block instead of updating the averages."""
+    statistics: list[Statistic] = []
+    _collected.statistics = statistics
+    try:
+        yield statistics
+    finally:
+        _collected.statistics = None
+
+
+def update_average(average: keras.Variable, value: tf.Tensor, momentum: float) -> None:
+    """Moves an average towards the statistic of a batch, or notes the statistic.
+
+    Args:
+        average: The variable, `[channels]` float32.
+        value: The statistic of the batch, of the same shape and dtype.
+        momentum: The m of the formula above, in [0, 1).
+    """
+    statistics = getattr(_collected, "statistics", None)
+    if statistics is not None:
+        statistics.append(Statistic(average, value, 1 - momentum))
+        return
+    variable = average.value
+    variable.assign_sub((variable - value) * (1 - momentum))

@@ -1,9 +1,10 @@
-"""Pooling: the maximum or the mean of windows, or of all positions."""
+"""Pooling: the maximum or the mean of windows, or of all positions; blurring."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from resnet import native
@@ -151,3 +152,64 @@ class GlobalAvgPool(Layer):
     def call(self, images: tf.Tensor) -> tf.Tensor:
         """Returns `[batch, channels]`, in the dtype of the images."""
         return global_mean(images)
+
+
+class Classifier(Layer):
+    """Global average pooling, then a dense layer with bias."""
+
+    def __init__(self, num_classes: int, seed: int, name: str) -> None:
+        super().__init__(name)
+        self.num_classes = num_classes
+        self.seed = seed
+
+    def build(self, input_shape: Sequence[int]) -> None:
+        """Creates the kernel, `[channels, num_classes]`, and the bias."""
+        self.kernel = self.add_float(
+            "kernel",
+            (input_shape[-1], self.num_classes),
+            keras.initializers.RandomNormal(stddev=0.01, seed=self.seed),
+        )
+        self.bias = self.add_float("bias", (self.num_classes,), "zeros")
+
+    def call(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns the logits, `[batch, num_classes]`, float32."""
+        features = global_mean(images)
+        logits = tf.matmul(features, tf.cast(self.kernel.value, features.dtype))
+        return tf.cast(logits, tf.float32) + self.bias.value
+
+
+BLURRED_CHANNELS = 16  # Inputs with fewer aren't blurred, as in both sources.
+
+
+class BlurPool(Layer):
+    """The blurred input, subsampled by a stride."""
+
+    def __init__(self, stride: int, name: str) -> None:
+        """Stores the settings of the layer.
+
+        Args:
+            stride: Stride in both dimensions, 1 or 2.
+            name: Name of the layer.
+        """
+        super().__init__(name)
+        self.stride = stride
+
+    def call(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns `[batch, ceil(height / stride), ceil(width / stride), channels]`."""
+        return blur(images, self.stride)
+
+
+def blur(images: tf.Tensor, stride: int) -> tf.Tensor:
+    """Returns `[batch, ceil(height / stride), ceil(width / stride), channels]`.
+
+    [1, 2, 1] / 4 is the average over two positions, twice. TensorFlow's average pooling
+    and its gradient are fast in both dtypes; its depthwise convolution takes ten times
+    as long for the gradient in bfloat16.
+
+    Args:
+        images: `[batch, height, width, channels]`, float32 or bfloat16.
+        stride: Stride in both dimensions.
+    """
+    padded = tf.pad(images, [[0, 0], [1, 1], [1, 1], [0, 0]])
+    averages = tf.nn.avg_pool2d(padded, 2, 1, "VALID")
+    return tf.nn.avg_pool2d(averages, 2, stride, "VALID")

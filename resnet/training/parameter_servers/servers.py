@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from resnet import native
 from resnet.config.phases import StepSettings
-from resnet.models.layers.moving_averages import Statistic
+from resnet.models.layers.normalization import Statistic
 from resnet.optim.groups import balanced
 from resnet.optim.train_state import TrainState
 

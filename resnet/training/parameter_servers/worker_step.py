@@ -11,7 +11,7 @@ from resnet.config.phases import Phase, StepSettings
 from resnet.data import batches, single_batches
 from resnet.data.input_pipeline import Batch, ToRead
 from resnet.data.record_files import RecordFiles
-from resnet.models.layers import dropout, moving_averages
+from resnet.models.layers import dropout, normalization
 from resnet.optim.train_state import TrainState
 from resnet.training.parameter_servers import servers
 from resnet.training.parameter_servers.servers import ServerVariables
@@ -121,7 +121,7 @@ def _gradients(
     weights: Sequence[tf.Tensor],
     batch: Batch,
     dropout_key: tf.Tensor,
-) -> tuple[tf.Tensor, list[tf.Tensor], list[moving_averages.Statistic]]:
+) -> tuple[tf.Tensor, list[tf.Tensor], list[normalization.Statistic]]:
     """Returns loss, gradients and statistics of batch normalization of a batch.
 
     Args:
@@ -139,7 +139,7 @@ def _gradients(
     replaced = zip(state.model.trainable_variables, weights, strict=True)
     with (
         keras.StatelessScope(list(replaced)),
-        moving_averages.collected() as statistics,
+        normalization.collected() as statistics,
         dropout.keyed(dropout_key, batch.examples),
         tf.GradientTape() as tape,
     ):
