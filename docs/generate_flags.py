@@ -33,7 +33,8 @@ for name in sys.argv[1:]:
 else:
     sys.exit()
 program = importlib.import_module(name)
-if isinstance(getattr(program, "FLAGS", None), tuple):
+groups = getattr(program, "FLAGS", getattr(program, "TRAINING", None))
+if isinstance(groups, tuple):
     from resnet.base import cli
     print(json.dumps({
         entry.flag: [
@@ -44,7 +45,7 @@ if isinstance(getattr(program, "FLAGS", None), tuple):
             entry.declaration.short_flag,
             entry.unset,
         ]
-        for entry in cli.entries(program.FLAGS) if not entry.declaration.hidden
+        for entry in cli.entries(groups) if not entry.declaration.hidden
     }))
     sys.exit()
 if hasattr(program, "define_flags"):
@@ -99,19 +100,7 @@ PROGRAMS = (
         "Trains a network, and evaluates it while and after it trains."
         ' "Recipe" as the default means the value of `--recipe`, rescaled where the'
         " recipe depends on the batch size or the data set ([recipes.md](recipes.md)).",
-        {
-            "data_dir": "required",
-            "model_dir": "required",
-            "explain_plot": "none",
-            "eval_every": "at the end",
-            "report_every": "never",
-            "initial_weights": "random",
-            "first_phase": "the first",
-            "record_log": "none",
-            "export_dir": "none",
-            "recalibration_batches": "0",
-        },
-        unset_training="recipe",
+        {},
     ),
     Program(
         "eval/resnet_eval.py",

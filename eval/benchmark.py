@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from resnet.base import import_failures
+from resnet.base import program as base_program  # Before imports that may fail.
 
-import_failures.report()  # Before the imports that may fail.
+# isort: split
 
 from eval import measuring
 from eval.benchmark_settings import Settings, check_batch_size
@@ -78,8 +78,15 @@ FLAGS: cli.Groups = (
 )
 
 
-def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
-    """Measures as the flags say."""
+def main(argv: Sequence[str]) -> int:
+    """Measures as the flags say, as one of the ranks of a job."""
+    return program.run(run_benchmark, argv)
+
+
+def run_benchmark(
+    argv: Sequence[str], process: ProcessInfo, communicator: Communicator
+) -> None:
+    """Measures, and prints the figures on rank 0."""
     with communicator.collective_errors():
         line = cli.parse(argv, __doc__, FLAGS)
         settings, runs = line.of(Settings), line.of(Runs)
@@ -294,10 +301,5 @@ def command(settings: Settings, num_ranks: int, num_threads: int) -> str:
     return f"{start} resnet/resnet_main.py {flags} {batch} {threads} {folders}"
 
 
-def run() -> None:
-    """Runs the program and exits."""
-    sys.exit(program.run(main, sys.argv))
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(base_program.run(main))

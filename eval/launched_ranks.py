@@ -59,7 +59,19 @@ FLAGS: cli.Groups = (
 )
 
 
-def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
+def main(argv: Sequence[str]) -> int:
+    """Reports what the ranks get, as one of them."""
+    # The kernel ends this process at Ctrl-C and after --most_seconds: Python's handlers
+    # would wait until MPI returns, which may wait for another rank.
+    settings = cli.parse(argv, __doc__, FLAGS).of(LaunchedSettings)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.alarm(settings.most_seconds)
+    return program.run(report, argv)
+
+
+def report(
+    argv: Sequence[str], process: ProcessInfo, communicator: Communicator
+) -> None:
     """Prints the report of all ranks, on rank 0."""
     job = cli.parse(argv, __doc__, FLAGS).of(JobSettings)
     logging.set_verbosity(logging.ERROR)
@@ -86,12 +98,12 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
             "traffic": dataclasses.asdict(traffic),
         }
     )
-    report = {
+    facts = {
         "ranks": ranks,
         "links": [link._asdict() for link in measured],
         "message_bytes": links.NUM_LONG * links.LONG_BYTES,
     }
-    print(json.dumps(report))
+    print(json.dumps(facts))
 
 
 def host_name() -> str:
@@ -114,23 +126,5 @@ def clock_offset(communicator: Communicator) -> float:
     return min(offsets, key=abs)
 
 
-def limit_time(argv: Sequence[str]) -> int:
-    """Lets the kernel end this process at Ctrl-C and after --most_seconds.
-
-    Python's handlers would wait until MPI returns, which may wait for another rank.
-    """
-    settings = cli.parse(argv, __doc__, FLAGS).of(LaunchedSettings)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.alarm(settings.most_seconds)
-    return 0
-
-
-def run() -> None:
-    """Runs the program and exits."""
-    if code := base_program.run(limit_time):
-        sys.exit(code)
-    sys.exit(program.run(main, sys.argv))
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(base_program.run(main))

@@ -102,10 +102,5 @@ def _read_lines(folder: pathlib.Path) -> list[Line]:
     return lines
 
 
-def run() -> None:
-    """Runs the program and exits."""
-    sys.exit(program.run(main))
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(program.run(main))

@@ -52,10 +52,5 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def run() -> None:
-    """Runs the program and exits."""
-    sys.exit(program.run(main))
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(program.run(main))

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, ClassVar
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from resnet.base import import_failures
+from resnet.base import program as base_program  # Before imports that may fail.
 
-import_failures.report()  # Before the imports that may fail.
+# isort: split
 
 from data_prep.records.manifest import RecordSet
 from data_prep.sources import imagenet_labels
@@ -119,8 +119,15 @@ FLAGS: cli.Groups = (
 )
 
 
-def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
-    """Evaluates as the flags say."""
+def main(argv: Sequence[str]) -> int:
+    """Evaluates as the flags say, as one of the ranks of a job."""
+    return program.run(evaluate, argv)
+
+
+def evaluate(
+    argv: Sequence[str], process: ProcessInfo, communicator: Communicator
+) -> None:
+    """Evaluates the checkpoints, and reports each."""
     with communicator.collective_errors():
         line = cli.parse(argv, __doc__, FLAGS)
         settings, processes = line.of(EvalSettings), line.of(JobSettings)
@@ -187,7 +194,7 @@ def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) 
     described = manifest.class_descriptions or imagenet_labels.describe(
         manifest.class_names
     )
-    for evaluated, result, top in evaluate(
+    for evaluated, result, top in evaluations_of(
         evaluation, settings.combine, requested, steps, watch
     ):
         with communicator.collective_errors():
@@ -346,7 +353,7 @@ def make_evaluation(
     )
 
 
-def evaluate(
+def evaluations_of(
     evaluation: "CheckpointEvaluation",
     combine: str,
     requested: checkpoint_choice.Requested,
@@ -373,10 +380,5 @@ def evaluate(
     return evaluation.each_of(steps)
 
 
-def run() -> None:
-    """Runs the program and exits."""
-    sys.exit(program.run(main, sys.argv))
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(base_program.run(main))

@@ -108,6 +108,17 @@ class Refused(UserError):
 
 
 def main(argv: Sequence[str]) -> int:
+    """Runs the trainings that aren't done yet; SIGTERM stops it like Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        run_study(argv)
+    except KeyboardInterrupt:
+        _say("interrupted; the same command resumes the study")
+        return 128 + signal.SIGINT
+    return 0
+
+
+def run_study(argv: Sequence[str]) -> None:
     """Runs the trainings that aren't done yet, as the flags say."""
     settings = cli.parse(argv, __doc__, FLAGS).of(StudySettings)
     for name in ("data_dir", "recipe", "output_dir"):
@@ -152,7 +163,6 @@ def main(argv: Sequence[str]) -> int:
     if not file.runs:
         raise UserError("the training program refuses each of the rows (see above).")
     print((folder / "study.md").read_text(), end="")
-    return 0
 
 
 def _rows(settings: StudySettings) -> list[CompressionSettings]:
@@ -306,15 +316,5 @@ def _say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
-def run() -> None:
-    """Runs the program and exits; SIGTERM stops it like Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        sys.exit(program.run(main))
-    except KeyboardInterrupt:
-        _say("interrupted; the same command resumes the study")
-        sys.exit(128 + signal.SIGINT)
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(program.run(main))

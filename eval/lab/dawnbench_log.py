@@ -96,10 +96,5 @@ def table(config: Config, lines: Sequence[Line], metrics: str) -> str:
     return "\n".join(rows) + "\n"
 
 
-def run() -> None:
-    """Runs the program and exits."""
-    sys.exit(program.run(main))
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(program.run(main))

@@ -24,6 +24,7 @@ if __package__ in (None, ""):  # Run by its path: the packages are two folders u
 
 from eval.measuring import spread
 from resnet.base import cli
+from resnet.base import program as base_program
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, setting
 from resnet.config import rules
@@ -65,8 +66,15 @@ FLAGS: cli.Groups = (
 )
 
 
-def main(argv: Sequence[str], process: ProcessInfo, communicator: Communicator) -> None:
-    """Measures as the flags say, and prints on rank 0."""
+def main(argv: Sequence[str]) -> int:
+    """Measures as the flags say, as one of the ranks of a job."""
+    return program.run(run_exchanges, argv)
+
+
+def run_exchanges(
+    argv: Sequence[str], process: ProcessInfo, communicator: Communicator
+) -> None:
+    """Measures, and prints the costs on rank 0."""
     with communicator.collective_errors():
         line = cli.parse(argv, __doc__, FLAGS)
         settings, job = line.of(ExchangeSettings), line.of(JobSettings)
@@ -170,10 +178,5 @@ def _over_ranks(counts: Sequence[float]) -> str:
     return f"{median:,.0f} ({min(counts):,.0f} to {max(counts):,.0f})"
 
 
-def run() -> None:
-    """Runs the program and exits."""
-    sys.exit(program.run(main, sys.argv))
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(base_program.run(main))

@@ -201,10 +201,5 @@ def _peak_memory(pid: int) -> int:
     return 1024 * int(peaks[0]) if peaks else 0
 
 
-def run() -> None:
-    """Runs the program and exits."""
-    sys.exit(program.run(main))
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(program.run(main))

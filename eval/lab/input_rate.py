@@ -297,10 +297,5 @@ def _finish(dataset: "tf.data.Dataset", settings: RateSettings) -> "tf.data.Data
     )
 
 
-def run() -> None:
-    """Runs the program and exits."""
-    sys.exit(program.run(main))
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(program.run(main))

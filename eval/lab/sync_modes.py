@@ -262,10 +262,5 @@ def _seconds_of_others(job: subprocess.Popen) -> float:
     return seconds
 
 
-def run() -> None:
-    """Runs the program and exits."""
-    sys.exit(program.run(main))
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(program.run(main))

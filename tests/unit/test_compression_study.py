@@ -306,7 +306,7 @@ def test_an_interrupted_study_stops_its_training_and_resumes(stub, tmp_path):
         "import pathlib, sys; from eval.lab import compression_study\n"
         "from eval import measuring\n"
         f"measuring.TRAINING = pathlib.Path({str(measuring.TRAINING)!r})\n"
-        "compression_study.run()"
+        "sys.exit(compression_study.main(sys.argv))"
     )
     process = subprocess.Popen(
         [

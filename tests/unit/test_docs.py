@@ -53,6 +53,7 @@ def flags_of(program: str) -> frozenset[str]:
     texts = [sections[program]] if program in sections else sections.values()
     rows = [row for text in texts for row in re.findall(r"^\| (`.*?) \|", text, re.M)]
     known = {name for row in rows for name in re.findall(r"`--?(\w+)`", row)}
+    known |= {"kmp_blocktime", "use_tpu"}  # Accepted, and listed nowhere.
     if program == PLANNER:
         known |= flags_of(TRAINING)
     if program not in sections:
