@@ -27,8 +27,6 @@ _THRESHOLD = 0.001 / 512
 _ASSUMED_RATIO = 0.01
 _TIMED_VALUES = 25_557_032  # The parameters of ResNet-50, whose codecs were timed.
 
-Bytes = Callable[["CompressionSettings", Sequence[int]], int]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
@@ -52,7 +50,7 @@ class Method:
             None where they haven't been measured.
     """
 
-    coded_bytes: Bytes
+    coded_bytes: Callable[["CompressionSettings", Sequence[int]], int]
     size: str = "exact"
     is_summed: bool = False
     has_momentum: bool = False
@@ -144,7 +142,7 @@ def _bytes_of_powersgd(settings: "CompressionSettings", shape: Sequence[int]) ->
 
 def _packed(*bits: int) -> int:
     """Returns the bytes of streams of so many bits, each padded to whole bytes."""
-    return sum(-(-one // 8) for one in bits)
+    return sum(-(-of_stream // 8) for of_stream in bits)
 
 
 def _why_unbounded_qsgd(settings: "CompressionSettings") -> str:

@@ -71,7 +71,7 @@ def measure(communicator: Communicator, ranks: Sequence[int]) -> list[Link]:
     """
     links = []
     for pairs in rounds(ranks):
-        partners = {one: other for pair in pairs for one, other in (pair, pair[::-1])}
+        partners = {a: b for pair in pairs for a, b in (pair, pair[::-1])}
         partner = partners.get(communicator.rank)
         seconds = (0.0, 0.0)
         communicator.allgather(None)  # All begin together.

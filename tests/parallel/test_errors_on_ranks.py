@@ -24,11 +24,15 @@ def train(run, records, tmp_path):
     return lambda *more, **kind: run(resnet_main, *flags, *more, **kind)
 
 
+def assert_one_error(job) -> None:
+    assert job.returncode == 2
+    assert job.stderr.count("error:") == 1
+
+
 @pytest.mark.ranks(3)
 def test_a_batch_that_ranks_cannot_share_is_refused_in_one_sentence(train, tmp_path):
     job = train("--train_batch_size=8")
-    assert job.returncode == 2
-    assert job.stderr.count("error:") == 1
+    assert_one_error(job)
     assert "Use 6 or 9." in job.stderr
     assert not (tmp_path / "model").exists()
 
@@ -36,8 +40,7 @@ def test_a_batch_that_ranks_cannot_share_is_refused_in_one_sentence(train, tmp_p
 def test_ranks_with_different_records_are_refused(lockstep, train, records, tmp_path):
     other = lockstep.from_rank_0(lambda: with_another_shard(records, tmp_path))
     job = train(of_rank_1=(f"--data_dir={other}",))
-    assert job.returncode == 2
-    assert job.stderr.count("error:") == 1
+    assert_one_error(job)
     assert "all ranks must have the same data set and settings; rank 1" in job.stderr
 
 
@@ -53,15 +56,13 @@ def with_another_shard(records: Path, tmp_path: Path) -> Path:
 
 def test_a_misspelt_flag_is_refused_in_one_sentence(train):
     job = train("--train_batchsize=8")
-    assert job.returncode == 2
-    assert job.stderr.count("error:") == 1
+    assert_one_error(job)
     assert "train_batchsize" in job.stderr
 
 
 def test_ranks_with_different_flags_are_refused(train):
     job = train(of_rank_1=("--weight_decay=0.25",))
-    assert job.returncode == 2
-    assert job.stderr.count("error:") == 1
+    assert_one_error(job)
     assert "all ranks must have the same data set and settings; rank 1" in job.stderr
 
 
@@ -120,7 +121,6 @@ def test_a_file_of_numbers_that_cannot_be_written_is_one_sentence(
     path = tmp_path / "model" / "metrics.jsonl"
     lockstep.from_rank_0(lambda: path.mkdir(parents=True))
     job = train()
-    assert job.returncode == 2
-    assert job.stderr.count("error:") == 1
+    assert_one_error(job)
     assert "metrics.jsonl can't be read and written: Is a directory" in job.stderr
     assert "Traceback" not in job.stderr

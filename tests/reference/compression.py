@@ -1,4 +1,4 @@
-"""The codecs of messages in NumPy, slowly: `encode`, `decode_mean` and `cut`.
+"""The codecs of messages in NumPy, slowly: `encode` and `decode_mean`.
 
 The formats are described in `resnet/exchange/codecs/`. A corrupt message is a
 ValueError.
@@ -69,32 +69,6 @@ def decode_mean(messages: Bytes, sizes: Sequence[int], num_ranks: int) -> list[V
                 mean += _decode(kind, bit_width, body, mean.size) * factor
     _check(not messages.size)
     return means
-
-
-def cut(message: Bytes, sizes: Sequence[int]) -> list[Bytes]:
-    """Returns the messages of successive pieces of a vector, as the op does."""
-    kind, bit_width, body, rest = split(message)
-    _check(not rest.size)
-    num_values = sum(sizes)
-    if kind in (SPARSE_FLOAT32, SPARSE_BFLOAT16):
-        return _pieces_of_sparse(kind, bit_width, body, sizes)
-    if kind == TERNARY:
-        _check(len(body) == 4 - (-num_values // 5))
-        _check(not any(size % 5 for size in sizes[:-1]))
-    elif kind == QSGD:
-        return _pieces_of_qsgd(bit_width, body, sizes)
-    else:
-        _check(len(body) == num_values * _VALUE_BYTES[kind])
-    bodies, place = [], 0
-    for size in sizes:
-        end = place + size
-        if kind == TERNARY:
-            bodies.append(body[:4] + body[4 + place // 5 : 4 - (-end // 5)])
-        else:
-            width = _VALUE_BYTES[kind]
-            bodies.append(body[place * width : end * width])
-        place = end
-    return [_message(kind, bit_width, piece) for piece in bodies]
 
 
 def join(kind: int, bit_width: int, *parts: np.ndarray) -> Bytes:
@@ -286,42 +260,6 @@ def _kept(
     if kind == SPARSE_BFLOAT16:
         return indices, _from_upper_half(numbers)
     return indices, numbers.astype(np.float32)
-
-
-def _pieces_of_sparse(
-    kind: int, bit_width: int, body: bytes, sizes: Sequence[int]
-) -> list[Bytes]:
-    indices, sent = _kept(kind, bit_width, body, sum(sizes))
-    is_bfloat16 = kind == SPARSE_BFLOAT16
-    if is_bfloat16:
-        sent = round_to_bfloat16(sent)  # It only changes signaling NaN.
-    pieces, begin = [], 0
-    for size in sizes:
-        is_in = (indices >= begin) & (indices < begin + size)
-        own = indices[is_in] - begin
-        pieces.append(_sparse_message(own, sent[is_in], size, is_bfloat16))
-        begin += size
-    return pieces
-
-
-def _pieces_of_qsgd(bit_width: int, body: bytes, sizes: Sequence[int]) -> list[Bytes]:
-    num_values = sum(sizes)
-    _, size_of_bucket, norms_end = _layout_of_qsgd(bit_width, body, num_values)
-    has_one_norm = size_of_bucket == num_values
-    for size in sizes[:-1]:
-        _check(not size % 8 and (has_one_norm or not size % size_of_bucket))
-    norms, levels = body[8:norms_end], body[norms_end:]
-    pieces, place = [], 0
-    for size in sizes:
-        end = place + size
-        own = norms
-        if not has_one_norm:
-            first, last = place // size_of_bucket, -(-end // size_of_bucket)
-            own = norms[4 * first : 4 * last]
-        coded = levels[place // 8 * bit_width : -(-end * bit_width // 8)]
-        pieces.append(_message(QSGD, bit_width, body[:8] + own + coded))
-        place = end
-    return pieces
 
 
 def _layout_of_qsgd(
