@@ -42,7 +42,7 @@ from resnet.runtime.preemption import StopSignals
 
 if TYPE_CHECKING:  # They import TensorFlow.
     from eval.checkpoint_evaluation import CheckpointEvaluation, Evaluation
-    from resnet.data.example_shard import ExampleShard
+    from resnet.data.record_files import ExampleShard
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from resnet import models, native
 from resnet.config.config import Config
 from resnet.config.phases import Phase, StepSettings
 from resnet.data import batches
-from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
+from resnet.data.record_files import ExampleShard
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.exchange.gradients import GradientExchange
 from resnet.hardware import cpu_features, process_age

@@ -141,7 +141,7 @@ def measure_starts(record_set: RecordSet, rounds: int) -> None:
     """Prints the time from the opened record set to the first batch."""
     from resnet.config.phases import Phase
     from resnet.data import batches, record_files
-    from resnet.data.example_shard import shard_of_rank
+    from resnet.data.record_files import shard_of_rank
 
     num_examples = record_set.manifest.splits["train"].num_examples
     num_steps = 90 * num_examples // BATCH_SIZE

@@ -246,7 +246,7 @@ def random_order(
     """Returns the training batches of a job of one rank."""
     from resnet.config.phases import Phase
     from resnet.data import batches
-    from resnet.data.example_shard import shard_of_rank
+    from resnet.data.record_files import shard_of_rank
 
     phase = Phase(
         name="measured",

@@ -13,8 +13,8 @@ from resnet.data.augmentation import preprocessing
 from resnet.data.augmentation.preprocessing import Normalization
 from resnet.data.corrupt_records import CorruptRecords, Replacements
 from resnet.data.decoded_cache import DecodedCache
-from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
+from resnet.data.record_files import ExampleShard
 
 
 def training(

@@ -15,7 +15,7 @@ from resnet.config.config import Config
 from resnet.config.phases import PhaseSettings
 from resnet.data import batches
 from resnet.data.corrupt_records import CorruptRecords
-from resnet.data.example_shard import ExampleShard
+from resnet.data.record_files import ExampleShard
 from resnet.evaluation import test_time_augmentation, top_classes
 from resnet.evaluation.top_classes import TopClasses
 from resnet.optim import losses

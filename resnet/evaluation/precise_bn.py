@@ -16,8 +16,8 @@ import tensorflow as tf
 from resnet.config import phases
 from resnet.config.config import Config
 from resnet.data import batches
-from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
+from resnet.data.record_files import ExampleShard
 from resnet.optim.train_state import assign_flat
 from resnet.runtime.job import Job
 from resnet.runtime.preemption import Preempted, stop_requested

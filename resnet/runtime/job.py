@@ -14,7 +14,7 @@ from resnet.runtime.preemption import SeenSignals
 from resnet.runtime.run_lock import RunLock
 
 if TYPE_CHECKING:  # It imports TensorFlow.
-    from resnet.data.example_shard import ExampleShard
+    from resnet.data.record_files import ExampleShard
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from resnet.runtime import versions
 from resnet.watchdog import scratch_dir
 
 if TYPE_CHECKING:  # It imports TensorFlow.
-    from resnet.data.example_shard import ExampleShard
+    from resnet.data.record_files import ExampleShard
 
 OPEN_FILES = 16_384
 _STARTUP_NOTE = re.compile("^I0000|^WARNING: All log messages before|cuInit")
@@ -314,11 +314,11 @@ def open_shards(
     Raises:
         AgreedError: On all ranks, if the index of a shard can't be read.
     """
-    from resnet.data import example_shard, record_files
+    from resnet.data import record_files
 
     with communicator.collective_errors():
         return {
-            name: example_shard.shard_of_rank(
+            name: record_files.shard_of_rank(
                 record_files.open_split(record_set, name), of_ranks, communicator.rank
             )
             for name, of_ranks in shards.items()

@@ -10,7 +10,7 @@ import numpy as np
 from resnet.config.config import Config
 from resnet.data import batches
 from resnet.data.corrupt_records import CorruptRecords
-from resnet.data.example_shard import ExampleShard
+from resnet.data.record_files import ExampleShard
 from resnet.models.layers import whitening
 
 NUM_IMAGES = 5000  # As in the source of `whitening`.

@@ -10,7 +10,7 @@ from resnet.config.phases import StepSettings
 from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.data import batches, record_files
-from resnet.data.example_shard import shard_of_rank
+from resnet.data.record_files import shard_of_rank
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.gradients import GradientExchange
 from resnet.optim import train_state

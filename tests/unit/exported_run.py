@@ -12,7 +12,7 @@ from eval import export as program
 from resnet.checkpoint import manager, restore, tensors
 from resnet.config.config import Config, save_config
 from resnet.data import record_files
-from resnet.data.example_shard import ExampleShard
+from resnet.data.record_files import ExampleShard
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation.evaluator import Evaluator
 from resnet.hardware.placement import ProcessInfo

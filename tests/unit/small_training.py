@@ -12,8 +12,7 @@ from data_prep.records import manifest
 from resnet.checkpoint import tensors
 from resnet.config.config import Config, save_config
 from resnet.data import record_files
-from resnet.data.example_shard import ExampleShard
-from resnet.data.record_files import RecordFiles
+from resnet.data.record_files import ExampleShard, RecordFiles
 from resnet.metrics import jsonl
 from resnet.runtime.job import Run
 from resnet.training import loop

@@ -15,9 +15,8 @@ from resnet.config.config import Config
 from resnet.data import batches, example_order, record_files
 from resnet.data.batches import Batches
 from resnet.data.corrupt_records import CorruptRecords, Replacements
-from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
-from resnet.data.record_files import RecordFiles
+from resnet.data.record_files import ExampleShard, RecordFiles
 from tests.unit.changed_settings import changed
 
 NUM_EXAMPLES = 13

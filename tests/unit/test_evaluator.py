@@ -19,8 +19,7 @@ from data_prep.records import manifest
 from resnet.base.errors import UserError
 from resnet.config.config import Config
 from resnet.data import record_files
-from resnet.data.example_shard import ExampleShard, shard_of_rank
-from resnet.data.record_files import RecordFiles
+from resnet.data.record_files import ExampleShard, RecordFiles, shard_of_rank
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation import top_classes
 from resnet.evaluation.evaluator import Ensemble, Evaluator, Result, in_top

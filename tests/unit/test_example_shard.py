@@ -4,8 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resnet.data import input_pipeline
-from resnet.data.example_shard import ExampleShard, shard_of_rank
-from resnet.data.record_files import RecordFiles
+from resnet.data.record_files import ExampleShard, RecordFiles, shard_of_rank
 
 
 def records_of(shard_sizes: list[int]) -> RecordFiles:

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from resnet.checkpoint import tensors
 from resnet.config.recipes import cifar10
-from resnet.data.example_shard import ExampleShard
-from resnet.data.record_files import RecordFiles
+from resnet.data.record_files import ExampleShard, RecordFiles
 from resnet.models import airbench
 from resnet.models.layers import whitening
 from resnet.optim.train_state import TrainState, build_model

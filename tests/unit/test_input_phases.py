@@ -11,17 +11,10 @@ from data_prep.records.tfrecord import frame_record
 from resnet.config import phases
 from resnet.config.config import Config
 from resnet.config.phases import Phase
-from resnet.data import (
-    batches,
-    example_order,
-    input_pipeline,
-    record_files,
-    traced_order,
-)
+from resnet.data import batches, example_order, input_pipeline, record_files
 from resnet.data.augmentation import mixing, random_augment
-from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
-from resnet.data.record_files import RecordFiles
+from resnet.data.record_files import ExampleShard, RecordFiles
 from tests.unit.seen_images import pixels
 
 NUM_EXAMPLES = 13
@@ -125,7 +118,7 @@ def test_only_the_phases_that_say_so_are_mixed(whole):
 def seeds_of(config: Config, step: int, examples: np.ndarray) -> np.ndarray:
     """The seeds of a step's examples, of the whole global batch."""
     epoch = np.arange(step * BATCH, (step + 1) * BATCH) // NUM_EXAMPLES
-    stream = traced_order._AUGMENTATION_STREAM
+    stream = input_pipeline._AUGMENTATION_STREAM
     return np.stack([example_order.mix_seed(config.seed, stream, epoch), examples], 1)
 
 

@@ -15,8 +15,7 @@ from PIL import Image
 from data_prep.records import manifest
 from resnet.config.config import Config
 from resnet.data import batches, record_files
-from resnet.data.example_shard import ExampleShard
-from resnet.data.record_files import RecordFiles
+from resnet.data.record_files import ExampleShard, RecordFiles
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation.precise_bn import PreciseBN
 from resnet.hardware.placement import ProcessInfo

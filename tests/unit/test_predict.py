@@ -20,7 +20,7 @@ from eval.prediction_report import JsonLines, Predicted, Table
 from resnet.checkpoint import restore, tensors
 from resnet.config.config import Config, save_config
 from resnet.data import record_files
-from resnet.data.example_shard import ExampleShard
+from resnet.data.record_files import ExampleShard
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation.evaluator import Evaluator
 from resnet.evaluation.predictor import top_classes

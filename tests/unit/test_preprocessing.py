@@ -7,7 +7,7 @@ from PIL import Image
 
 from resnet.config.phases import AUGMENTATIONS
 from resnet.config.recipe import EVAL_CROPS
-from resnet.data.augmentation import original_image, preprocessing
+from resnet.data.augmentation import preprocessing
 from tests.unit.seen_images import (
     assert_shows,
     decoded,
@@ -164,13 +164,13 @@ def test_grey_images_become_three_equal_channels(augmentation):
 def windows(monkeypatch) -> list[tuple[int, ...]]:
     """The windows that are decoded: top, left, height and width."""
     found: list[tuple[int, ...]] = []
-    part = original_image.crop
+    part = preprocessing.crop
 
     def record(original, begin, size):
         found.append(tuple(int(number) for number in (*begin, *size)))
         return part(original, begin, size)
 
-    monkeypatch.setattr(original_image, "crop", record)
+    monkeypatch.setattr(preprocessing, "crop", record)
     return found
 
 
@@ -318,6 +318,6 @@ def test_a_part_of_a_jpeg_is_that_of_the_decoded_image_but_for_its_edges(options
     for top, left, height, width in ((0, 0, 70, 90), (3, 16, 50, 33), (31, 45, 20, 45)):
         window = tf.constant((top, left)), tf.constant((height, width))
         part, expected = (
-            original_image.crop(image, *window) for image in (original, whole)
+            preprocessing.crop(image, *window) for image in (original, whole)
         )
         np.testing.assert_array_equal(part[:, 1:-1], expected[:, 1:-1])

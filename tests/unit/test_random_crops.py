@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from resnet.config.phases import Phase
-from resnet.data.augmentation import original_image, preprocessing
+from resnet.data.augmentation import preprocessing
 from tests.unit.seen_images import (
     decoded,
     jpeg,
@@ -77,13 +77,13 @@ def test_a_random_crop_of_one_row_of_pixels_still_sees_it():
 def windows(monkeypatch) -> list[tuple[int, ...]]:
     """The windows that are decoded: top, left, height and width."""
     found: list[tuple[int, ...]] = []
-    part = original_image.crop
+    part = preprocessing.crop
 
     def record(original, begin, size):
         found.append(tuple(int(number) for number in (*begin, *size)))
         return part(original, begin, size)
 
-    monkeypatch.setattr(original_image, "crop", record)
+    monkeypatch.setattr(preprocessing, "crop", record)
     return found
 
 

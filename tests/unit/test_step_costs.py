@@ -11,8 +11,8 @@ from absl import logging
 from data_prep.records import manifest
 from resnet.config.config import Config, save_config
 from resnet.data import record_files
-from resnet.data.example_shard import ExampleShard
 from resnet.data.input_pipeline import Batch
+from resnet.data.record_files import ExampleShard
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
 from resnet.hardware.placement import ProcessInfo

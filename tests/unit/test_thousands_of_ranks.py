@@ -15,9 +15,8 @@ from launch.planning.job_plan import Request
 from resnet.config import rules
 from resnet.config.recipes import RECIPES, imagenet
 from resnet.data import example_order, record_sets
-from resnet.data.example_shard import shard_of_rank
 from resnet.data.input_pipeline import examples_of_micro_batch
-from resnet.data.record_files import RecordFiles
+from resnet.data.record_files import RecordFiles, shard_of_rank
 from resnet.optim.groups import balanced
 from resnet.training.parameter_servers import roles
 

@@ -5,7 +5,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnet.data import example_order, traced_order
+from resnet.data import example_order, input_pipeline
 
 
 @settings(deadline=None, max_examples=30)
@@ -18,7 +18,7 @@ def test_tensors_are_shuffled_as_arrays_are(num_examples, seed, positions):
     run = np.array(positions, np.int64)
 
     def shuffle(position: tf.Tensor) -> tf.Tensor:
-        return traced_order._shuffled(
+        return input_pipeline._shuffled(
             position % num_examples, seed, position // num_examples, num_examples
         )
 
@@ -31,7 +31,7 @@ def test_tensors_are_shuffled_as_arrays_are(num_examples, seed, positions):
 def test_tensors_are_shuffled_as_arrays_are_inside_a_graph():
     positions = np.arange(3000)
     ours = tf.function(
-        lambda p: traced_order._shuffled(p % 1000, 2**62 + 3, p // 1000, 1000),
+        lambda p: input_pipeline._shuffled(p % 1000, 2**62 + 3, p // 1000, 1000),
         autograph=False,
     )(tf.constant(positions))
     expected = example_order.shuffled(

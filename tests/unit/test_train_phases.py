@@ -17,7 +17,7 @@ from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
 from resnet.data import record_files
-from resnet.data.example_shard import ExampleShard
+from resnet.data.record_files import ExampleShard
 from resnet.metrics import jsonl
 from resnet.runtime.job import Run
 from resnet.runtime.preemption import Preempted

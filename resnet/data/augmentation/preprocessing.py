@@ -2,7 +2,7 @@
 
 An original image is the content of a JPEG file (string scalar) or already decoded
 (`[height, width, 3]` uint8). Both lead to the same result, except at the edges of crops
-(`original_image.crop`). Every random choice is a function of a seed that is passed in.
+(`crop`). Every random choice is a function of a seed that is passed in.
 The results are `[image_size, image_size, 3]` float32, normalized per channel.
 
 Source: tensorflow/tpu, models/official/resnet/resnet_preprocessing.py, as of April 2018
@@ -16,7 +16,7 @@ import tensorflow as tf
 from resnet import native
 from resnet.config.phases import MIN_OBJECT_COVERED
 from resnet.config.recipe import IMAGENET_MEAN, IMAGENET_STDDEV
-from resnet.data.augmentation import original_image, random_augment
+from resnet.data.augmentation import random_augment
 from resnet.data.augmentation.seeds import CUTOUT, FLIP, WINDOW, seed_for
 
 
@@ -125,9 +125,9 @@ def eval_image(
     if crop == "resize_then_crop":
         shorter_side = round(image_size / crop_fraction)
         return _scale_and_crop(
-            original_image.decoded(original), shorter_side, image_size, normalization
+            decoded(original), shorter_side, image_size, normalization
         )
-    square = _central_square(original, original_image.shape(original), crop_fraction)
+    square = _central_square(original, shape_of(original), crop_fraction)
     size = image_size, image_size
     return _resize(square, size, tf.constant(False), normalization)
 
@@ -155,9 +155,7 @@ def five_crops(
     """
     shorter_side = round(image_size / crop_fraction)
     upright = tf.constant(False)
-    image = _scale(
-        original_image.decoded(original), shorter_side, upright, normalization
-    )
+    image = _scale(decoded(original), shorter_side, upright, normalization)
     height, width, _ = tf.unstack(tf.shape(image))
     bottom, right = height - image_size, width - image_size
     begins = (
@@ -240,16 +238,12 @@ def _augmented(
         return _resize(crop, size, flip, normalization)
     crop_settings = image_size, window, flip, min_crop_area, normalization
     if augmentation == "random_resized_crop_2018_02":
-        return _random_crop_2018_02(original_image.decoded(original), *crop_settings)
+        return _random_crop_2018_02(decoded(original), *crop_settings)
     if augmentation == "random_crop":
         shorter_side = round(image_size / FALLBACK_CROP_FRACTION)
-        image = _scale(
-            original_image.decoded(original), shorter_side, flip, normalization
-        )
+        image = _scale(decoded(original), shorter_side, flip, normalization)
         return tf.image.stateless_random_crop(image, (*size, 3), window)
-    image = _resize(
-        original_image.decoded(original), size, tf.constant(False), normalization
-    )
+    image = _resize(decoded(original), size, tf.constant(False), normalization)
     if augmentation == "none":
         return image
     shift = round(image_size * shift_fraction)
@@ -284,12 +278,12 @@ def _random_crop(
     original: tf.Tensor, seed: tf.Tensor, min_crop_area: float
 ) -> tf.Tensor:
     """Returns a random crop of the original image, decoded; uint8."""
-    shape = original_image.shape(original)
+    shape = shape_of(original)
     begin, size = _random_window(shape, seed, 10, min_crop_area)
     return tf.cond(
         tf.reduce_all(size == shape[:2]),  # No crop was found.
         lambda: _central_square(original, shape, FALLBACK_CROP_FRACTION),
-        lambda: original_image.crop(original, begin, size),
+        lambda: crop(original, begin, size),
     )
 
 
@@ -302,12 +296,12 @@ def _random_crop_2018_02(
     normalization: Normalization,
 ) -> tf.Tensor:
     """Returns a random crop of the original image, resized and normalized."""
-    shape = original_image.shape(original)
+    shape = shape_of(original)
     begin, size = _random_window(shape, seed, 1, min_crop_area)
 
     def center() -> tf.Tensor:
         image = _scale_and_crop(
-            original_image.decoded(original), image_size, image_size, normalization
+            decoded(original), image_size, image_size, normalization
         )
         return tf.where(flip, image[:, ::-1], image)
 
@@ -315,7 +309,7 @@ def _random_crop_2018_02(
         tf.reduce_all(size == shape[:2]),
         center,
         lambda: _resize(
-            original_image.crop(original, begin, size),
+            crop(original, begin, size),
             (image_size, image_size),
             flip,
             normalization,
@@ -348,7 +342,7 @@ def _central_square(
     shorter = tf.cast(tf.minimum(shape[0], shape[1]), tf.float32)
     side = tf.maximum(tf.cast(crop_fraction * shorter, tf.int32), 1)
     begin = _centered(shape[:2], side)
-    return original_image.crop(original, begin, tf.stack([side, side]))
+    return crop(original, begin, tf.stack([side, side]))
 
 
 def _scale_and_crop(
@@ -391,3 +385,40 @@ def _cutout(image: tf.Tensor, side: int, seed: tf.Tensor) -> tf.Tensor:
     )
     mask = row[:, tf.newaxis] & column[tf.newaxis, :]
     return tf.where(mask[..., tf.newaxis], 0.0, image)
+
+
+def _is_decoded(original: tf.Tensor) -> bool:
+    return original.dtype == tf.uint8
+
+
+def shape_of(original: tf.Tensor) -> tf.Tensor:
+    """Returns height, width and channels, int32; of a JPEG, only the header is read."""
+    if _is_decoded(original):
+        return tf.shape(original)
+    return tf.image.extract_jpeg_shape(original)
+
+
+def decoded(original: tf.Tensor) -> tf.Tensor:
+    """Returns the whole image, `[height, width, 3]` uint8."""
+    return (
+        original if _is_decoded(original) else tf.io.decode_jpeg(original, channels=3)
+    )
+
+
+def crop(original: tf.Tensor, begin: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Returns a crop of the original image, decoded; uint8.
+
+    Only the blocks of a JPEG that the crop touches are decoded. If the JPEG has
+    subsampled colours, the first and last column of the crop can differ slightly from
+    those of the decoded whole, because the decoder lacks the neighbouring columns. The
+    published runs used the same decoder.
+
+    Args:
+        original: The original image, JPEG-encoded or decoded.
+        begin: The top and left position of the crop in pixels, int32 `[2]`.
+        size: The height and width of the crop in pixels, int32 `[2]`.
+    """
+    if _is_decoded(original):
+        return tf.slice(original, tf.concat([begin, [0]], 0), tf.concat([size, [3]], 0))
+    window = tf.concat([begin, size], 0)
+    return tf.image.decode_and_crop_jpeg(original, window, channels=3)
