@@ -9,7 +9,7 @@ import json
 import pathlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,8 +77,8 @@ class Program:
             flag name.
         unset_training: That text for the flags of `train_flags` that `unset` lacks.
         shared: Flags of `shared_flags` that the program uses; None for all of them.
-        passes_on_training_flags: Whether the flags of `train_flags` are those of
-            another program, on whose entry they are.
+        passes_on_training_flags: Whether the flags of the first program are on its
+            entry only.
     """
 
     path: str
@@ -156,86 +156,31 @@ PROGRAMS = (
         "launch/estimate.py",
         "Estimates how long a training takes on 1 to 4,096 nodes"
         " ([estimating.md](estimating.md)).",
-        {
-            "rate": "required, or `--benchmark`",
-            "benchmark": "none",
-            "ranks_per_node": "the benchmark's, or 1",
-            "nodes": "about the powers of two",
-            "step_noise": "the benchmark's, or 0.02",
-            "shared_disk_gbit": "none",
-            "within": "none",
-            "compare_on": "that of `--within`, or the knee",
-            "plot": "none",
-            **dict.fromkeys(
-                (
-                    *("train_steps", "train_epochs", "model", "train_batch_size"),
-                    *("sync_every", "qsr_coefficient", "local_velocities"),
-                    *("compress", "method", "ratio", "qstates", "qsgd_bucket"),
-                    *("kept_values", "exchange"),
-                ),
-                "recipe",
-            ),
-        },
+        {},
     ),
     Program(
         "launch/parameter_server_job.py",
         "Starts a training on workers and parameter servers ([async.md](async.md)).",
-        {"num_workers": "required", "num_servers": "1", "hosts": "this host"},
-        shared=("num_servers", "hosts"),
+        {},
     ),
     Program(
         "launch/place_shards.py",
         "Lists which record files each node needs for `--shard_by=file`"
         " ([data.md](data.md#records-on-the-nodes-of-a-cluster)).",
-        {
-            "data_dir": "required",
-            "num_nodes": "required",
-            "node": "all nodes",
-            "ranks_per_node": "1",
-        },
-        shared=("data_dir", "num_nodes", "ranks_per_node"),
+        {},
     ),
     Program(
         "launch/plan.py",
         "Plans a job on a cluster, and prints its command or batch file"
         " ([planning.md](planning.md)). It also has the flags of a training"
         " (`resnet/resnet_main.py`), which change the plan and are passed on.",
-        {
-            "data_dir": "`RECORDS`",
-            "model_dir": "`MODEL`",
-            "num_nodes": "1",
-            "sockets": "none",
-            "cores_per_socket": "none",
-            "hosts": "none",
-            "topology": "none",
-            "ranks_per_node": "one per NUMA node",
-            "num_servers": "one less than nodes",
-            "run_name": "that of `--model_dir`, or the recipe",
-            "partition": "the site's",
-            "srun_mpi": "the site's",
-            "stage_from": "none",
-            "bundle": "none",
-            "clone": "its path here",
-        },
-        shared=(
-            "data_dir",
-            "model_dir",
-            "eval_batch_size",
-            "num_intra_threads",
-            "num_inter_threads",
-            "kmp_blocktime",
-            "num_nodes",
-            "ranks_per_node",
-            "num_servers",
-            "hosts",
-        ),
+        {},
         passes_on_training_flags=True,
     ),
     Program(
         "launch/supervise.py",
         "Restarts a failed training ([faults.md](faults.md#restarting-automatically)).",
-        {"model_dir": "that of the command"},
-        shared=("model_dir",),
+        {},
     ),
 )
 
@@ -278,7 +223,9 @@ class Flag:
         return self.module.endswith(("shared_flags", "launch_flags"))
 
 
-def flags_of(program: Program, defined: dict[str, Any]) -> list[Flag]:
+def flags_of(
+    program: Program, defined: dict[str, Any], of_training: Collection[str]
+) -> list[Flag]:
     """Returns the flags that a program uses, of those that it defines.
 
     Shared folders come first, then the program's own flags, then other shared flags.
@@ -291,7 +238,8 @@ def flags_of(program: Program, defined: dict[str, Any]) -> list[Flag]:
         if not flag.is_shared or used is None or flag.name in used
     ]
     if program.passes_on_training_flags:
-        found = [one for one in found if not one.module.endswith("train_flags")]
+        listed = set(of_training) - set(FOLDERS)
+        found = [flag for flag in found if flag.name not in listed]
     return sorted(
         found, key=lambda flag: flag.is_shared * (1 - 2 * (flag.name in FOLDERS))
     )
@@ -304,7 +252,7 @@ def default_text(program: Program, flag: Flag) -> str:
         KeyError: If the flag has no default value and `Program.unset` has no text
             for it.
     """
-    if flag.default not in (None, ""):
+    if flag.default not in (None, "", []):
         return f"`{flag.default}`"
     if flag.unset:
         return flag.unset
@@ -345,10 +293,10 @@ def all_flags() -> dict[Program, list[Flag]]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    lines = run.stdout.splitlines()
+    defined = [json.loads(line) for line in run.stdout.splitlines()]
     return {
-        program: flags_of(program, json.loads(line))
-        for program, line in zip(PROGRAMS, lines, strict=True)
+        program: flags_of(program, of_program, defined[0])
+        for program, of_program in zip(PROGRAMS, defined, strict=True)
     }
 
 

@@ -1,4 +1,4 @@
-"""Reports what the ranks of a job really get: cores, clocks and connections.
+"""Reports what the ranks of a job really get: cores and connections.
 
 mpirun -np 2 python eval/launched_ranks.py
 mpirun -np 4 python eval/launched_ranks.py --num_intra_threads=22
@@ -16,7 +16,6 @@ import pathlib
 import platform
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,7 +34,6 @@ from resnet.hardware import boot_id
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import program, startup
 
-_CLOCK_READINGS = 10
 # The variables in which launchers pass the name by which they know the host.
 _HOST_VARIABLES = ("PMI_HOSTNAME", "SLURMD_NODENAME")
 
@@ -80,7 +78,6 @@ def report(
     startup.settle_placement(
         process, communicator, job.num_intra_threads, job.num_inter_threads, 1
     )
-    offset = clock_offset(communicator)
     places = communicator.allgather((process.local_rank, host_name()))
     firsts = [rank for rank, (local_rank, _) in enumerate(places) if local_rank == 0]
     before = links.read_sent_bytes()
@@ -94,7 +91,6 @@ def report(
             "boot_id": boot_id.read(),
             "given_cpus": given,
             "cpus": sorted(os.sched_getaffinity(0)),
-            "clock_offset": offset,
             "traffic": dataclasses.asdict(traffic),
         }
     )
@@ -111,19 +107,6 @@ def host_name() -> str:
     names = [os.environ.get(name) for name in _HOST_VARIABLES]
     return next(filter(None, names), platform.node())
 
-
-def clock_offset(communicator: Communicator) -> float:
-    """Returns by how many seconds the clock of this host is ahead of that of rank 0.
-
-    The ranks read their clocks after waiting for each other, so the error is about the
-    time of a message, or longer on a busy host: the reading nearest to 0 counts.
-    """
-    offsets = []
-    for _ in range(_CLOCK_READINGS):
-        communicator.allgather(None)
-        readings = communicator.allgather(time.time())
-        offsets.append(readings[communicator.rank] - readings[0])
-    return min(offsets, key=abs)
 
 
 if __name__ == "__main__":

@@ -10,189 +10,213 @@ to be measured or stated.
 """
 
 import dataclasses
-import functools
 import json
 import math
 import pathlib
+import re
+import statistics
 import sys
-from typing import Any
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from resnet.base import import_failures
+from resnet.base import program  # Before imports that may fail.
 
-import_failures.report()  # Before the imports that may fail.
+# isort: split
 
-from absl import flags
-
-from launch import flag_topics
-from launch.estimating import (
-    answers,
-    benchmark_file,
-    collectives,
-    durations,
-    node_counts,
-    table,
-    workload,
-)
-from launch.estimating.cluster import Cluster
-from launch.estimating.prediction import predict
-from launch.estimating.workload import Workload
-from resnet import setting_flags
-from resnet.base import errors, settings
-from resnet.base.errors import UserError
-from resnet.config import recipe_file
-from resnet.config.compression import CompressionSettings
+from launch import estimator
+from launch.estimator import MOST_NODES, Cluster, Prediction, Workload
+from resnet.base import cli, json_file
+from resnet.base.errors import UserError, print_to_pipe
+from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
+from resnet.config import command_line, recipe_file, topics
+from resnet.config.command_line import TrainFlags
+from resnet.config.compression import METHODS, CompressionSettings
 from resnet.config.config import Config
 from resnet.config.phases import PhaseSettings
 from resnet.config.recipe import TrainingSettings
-from resnet.config.recipes import imagenet
-from resnet.config.resolve import OVERRIDABLE, ScheduleOverrides, resolve
-from resnet.metrics import figure
-
-FLAGS = flags.FLAGS
+from resnet.config.resolve import ScheduleOverrides, resolve
 
 _GIGABIT = 1e9 / 8  # Bytes.
-# Settings of the run that its duration depends on; the recipe has those not given.
-_OF_CLASSES = {
-    ScheduleOverrides: ("train_steps", "train_epochs"),
-    TrainingSettings: ("model", "global_batch_size"),
-    PhaseSettings: ("sync_every", "qsr_coefficient", "local_velocities"),
-    CompressionSettings: (
-        *("compress", "method", "ratio", "qstates", "qsgd_bucket"),
-        *("kept_values", "exchange"),
-    ),
-}
+_SECONDS = {"s": 1, "min": 60, "h": 3600}
+_POSITIVE = (1e-9, 1e12)  # With others, times may be more than a float can hold.
+_WIDTH = 80  # The width of most terminals.
+_NUMBERS = ("images_per_second", "min", "max", "batch_size", "ranks", "steps")
 
 
-def define_flags(flag_values: flags.FlagValues) -> None:
-    """Defines the flags of this program.
+@dataclass(frozen=True, kw_only=True)
+class NodeSpeed:
+    """The speed of a node, and the question."""
 
-    It is called when the program starts, not when it is imported, since training
-    defines flags of the same names.
-    """
-    define_string = functools.partial(flags.DEFINE_string, flag_values=flag_values)
-    define_float = functools.partial(flags.DEFINE_float, flag_values=flag_values)
-    define_integer = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
-    define_list = functools.partial(flags.DEFINE_list, flag_values=flag_values)
-    define_string(
-        "recipe",
-        imagenet.TPU_90EP_24K.name,
-        "The recipe to train: a name that resnet_main.py --list_recipes prints, or a"
-        " JSON file.",
-    )
-    define_float(
-        "rate", None, "The images per second that one node trains on by itself."
-    )
-    define_list(
-        "benchmark",
-        None,
+    TOPIC: ClassVar[str] = "Speed of a node"
+
+    benchmark: tuple[str, ...] = setting(
+        (),
         "In place of --rate, files with what eval/benchmark.py --json printed on one"
         " node, for one batch size each, separated by commas.",
+        common=True,
+        unset="none",
     )
-    define_integer(
-        "ranks_per_node",
+    rate: float | None = setting(
+        None,
+        "The images per second that one node trains on by itself.",
+        bounds=_POSITIVE,
+        common=True,
+        unset="required, or `--benchmark`",
+    )
+    ranks_per_node: int | None = setting(
         None,
         "The number of ranks on each node; unset, that of the benchmark, or 1.",
+        bounds=COUNT,
+        common=True,
+        unset="the benchmark's, or 1",
     )
-    define_list(
-        "nodes",
-        None,
-        "The numbers of nodes in the table, separated by commas; unset, about the"
-        " powers of two up to 4,096.",
-    )
-    define_string(
-        "within", None, "The time of the training to find the nodes for, such as 1h."
-    )
-    define_integer(
-        "compare_on",
-        None,
-        "The number of nodes on which compression methods are compared; unset, the"
-        " answer to --within, or the knee.",
-    )
-    define_integer(
-        "num_classes",
-        0,
-        "The number of classes; 0 for 10 with CIFAR-10's networks and 1,000 with"
-        " others.",
-        lower_bound=0,
-    )
-    define_string("plot", None, "The file for a figure, such as estimate.png.")
-    flags.DEFINE_bool(
-        "json",
-        False,
-        "Print the estimate as JSON too, in the last line.",
-        flag_values=flag_values,
-    )
-    _define_flags_of_cluster(flag_values)
-    for kind, names in _OF_CLASSES.items():
-        setting_flags.define(kind, names, flag_values=flag_values)
-
-
-def _define_flags_of_cluster(flag_values: flags.FlagValues) -> None:
-    define_float = functools.partial(flags.DEFINE_float, flag_values=flag_values)
-    define_float(
-        "bandwidth_gbit",
-        100.0,
-        "The bandwidth of a node in each direction, in Gbit/s, full duplex.",
-    )
-    define_float(
-        "latency_us", 2.0, "The latency of a message between nodes, in microseconds."
-    )
-    define_float(
-        "overlap",
-        1.0,
-        "The fraction of the backward pass that overlaps with the exchange: 1 with"
-        " cores left for communication, 0 where all cores compute.",
-    )
-    define_float(
-        "step_noise",
+    step_noise: float | None = setting(
         None,
         "The standard deviation of a node's step as a fraction of it; unset, that of"
         " the benchmark, or 0.02.",
+        bounds=(0, 1),
+        unset="the benchmark's, or 0.02",
     )
-    define_float(
-        "shared_disk_gbit",
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked."""
+
+    TOPIC: ClassVar[str] = "Question"
+
+    nodes: tuple[int, ...] = setting(
+        (),
+        "The numbers of nodes in the table, separated by commas; unset, about the"
+        " powers of two up to 4,096.",
+        common=True,
+        unset="about the powers of two",
+    )
+    within: str = setting(
+        "",
+        "The time of the training to find the nodes for, such as 1h.",
+        common=True,
+        unset="none",
+    )
+    plot: str = setting(
+        "", "The file for a figure, such as estimate.png.", common=True, unset="none"
+    )
+    json: bool = setting(
+        False, "Print the estimate as JSON too, in the last line.", common=True
+    )
+    compare_on: int | None = setting(
+        None,
+        "The number of nodes on which compression methods are compared; unset, the"
+        " answer to --within, or the knee.",
+        unset="that of `--within`, or the knee",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterFlags:
+    """The network and the disks."""
+
+    TOPIC: ClassVar[str] = "Cluster"
+
+    bandwidth_gbit: float = setting(
+        100.0,
+        "The bandwidth of a node in each direction, in Gbit/s, full duplex.",
+        bounds=_POSITIVE,
+        common=True,
+    )
+    latency_us: float = setting(
+        2.0,
+        "The latency of a message between nodes, in microseconds.",
+        bounds=(0, 1e9),
+        common=True,
+    )
+    allreduce: str = setting(
+        "auto",
+        "The algorithm that sums gradients, one of {names}; auto takes the fastest one"
+        " for the message.",
+        names=estimator.ALLREDUCES,
+    )
+    overlap: float = setting(
+        1.0,
+        "The fraction of the backward pass that overlaps with the exchange: 1 with"
+        " cores left for communication, 0 where all cores compute.",
+        bounds=(0, 1),
+    )
+    shared_disk_gbit: float | None = setting(
         None,
         "The read bandwidth of a disk that all nodes share, in Gbit/s; unset, each node"
         " has the records on a disk of its own.",
+        bounds=_POSITIVE,
+        unset="none",
     )
-    define_float(
-        "image_kilobytes",
+    image_kilobytes: float = setting(
         110.0,
         "The size of an image's record in kB, with --shared_disk_gbit.",
+        bounds=_POSITIVE,
     )
-    flags.DEFINE_enum(
-        "allreduce",
-        "auto",
-        collectives.ALLREDUCES,
-        "The algorithm that sums gradients; auto takes the fastest one for the"
-        " message.",
-        flag_values=flag_values,
+    num_classes: int = setting(
+        0,
+        "The number of classes; 0 for 10 with CIFAR-10's networks and 1,000 with"
+        " others.",
+        bounds=COUNT_OR_ZERO,
+        topic=topics.RECIPE,
     )
 
 
-def main() -> None:
+def _of_run(kind: type, *names: str) -> cli.Flags:
+    """Returns flags of a run that its duration depends on."""
+    return cli.Flags(kind, names=names, has_defaults=False, unset="recipe")
+
+
+FLAGS: cli.Groups = (
+    NodeSpeed,
+    Question,
+    ClusterFlags,
+    cli.Flags(TrainFlags, names=("recipe",)),
+    _of_run(TrainingSettings, "model", "global_batch_size"),
+    _of_run(ScheduleOverrides, "train_epochs", "train_steps"),
+    _of_run(
+        CompressionSettings,
+        *("compress", "method", "ratio", "qstates", "qsgd_bucket"),
+        *("kept_values", "exchange"),
+    ),
+    _of_run(PhaseSettings, "sync_every", "qsr_coefficient", "local_velocities"),
+)
+
+
+def main(argv: Sequence[str]) -> int:
     """Estimates as the flags say, and prints."""
-    check_flags()
-    config = read_config()
-    cluster, rate_image_size = read_cluster(config)
-    training = workload.of_config(
-        config, FLAGS.num_classes, rate_image_size, 1e3 * FLAGS.image_kilobytes
+    line = cli.parse(argv, __doc__, FLAGS)
+    question, flags = line.of(Question), line.of(ClusterFlags)
+    recipe = recipe_file.get(line.values["recipe"])
+    overrides = command_line.overrides(line)
+    config = resolve(recipe, overrides, recipe.num_train_examples, ("of the data",))
+    cluster, image_size = read_cluster(line.of(NodeSpeed), flags, config)
+    training = estimator.workload_of(
+        config, flags.num_classes, image_size, 1e3 * flags.image_kilobytes
     )
-    numbers = shown_numbers(training, cluster)
-    kind = FLAGS.allreduce
-    shown = [predict(training, cluster, number, kind) for number in numbers]
-    predictions = answers.all_predictions(training, cluster, kind)
-    knee = answers.knee(predictions)
-    seconds = durations.parse(FLAGS.within, "--within") if FLAGS.within else 0.0
-    within = answers.within(predictions, seconds)
-    compared_on = FLAGS.compare_on or (within or knee).num_nodes
+    batch, kind = training.global_batch_size, flags.allreduce
+    possible = estimator.dividing(batch, cluster.ranks_per_node)
+    numbers = sorted(set(question.nodes)) or estimator.about_powers_of_two(possible)
+    require_dividing(numbers, possible, batch, cluster, "--nodes")
+    compared = [question.compare_on] if question.compare_on is not None else []
+    require_dividing(compared, possible, batch, cluster, "--compare_on")
+    seconds = parse_time(question.within, "--within") if question.within else 0.0
+    shown = [estimator.predict(training, cluster, number, kind) for number in numbers]
+    predictions = [
+        estimator.predict(training, cluster, number, kind) for number in possible
+    ]
+    knee = estimator.knee(predictions)
+    within = estimator.within(predictions, seconds)
     texts = [
-        table.describe(training, cluster, config.recipe, config.model),
-        table.of_nodes(shown),
-        table.of_answers(within, FLAGS.within, knee, predictions),
+        describe(training, cluster, config),
+        table(shown),
+        answers(within, question.within, knee, predictions),
     ]
     values: dict[str, Any] = {
         "recipe": config.recipe,
@@ -200,159 +224,392 @@ def main() -> None:
             name: value if math.isfinite(value) else None
             for name, value in dataclasses.asdict(cluster).items()
         },
-        "nodes": [one.as_dict() for one in shown],
+        "nodes": [prediction.as_dict() for prediction in shown],
         "knee": knee.as_dict(),
         "within": within.as_dict() if within else None,
     }
+    compared_on = question.compare_on or (within or knee).num_nodes
     if compared_on > 1:
-        text, values["exchanges"] = compare(training, cluster, compared_on)
+        text, values["exchanges"] = compare(training, cluster, compared_on, kind)
         texts.append(text)
-    if FLAGS.plot:
-        drawn = figure.estimate(
-            {one.num_nodes: one.hours for one in predictions},
-            knee.num_nodes,
-            seconds / 3600,
-            {
-                one.num_nodes: {
-                    part: getattr(one, part) / one.step_seconds
-                    for part in figure.STEP_PARTS
-                }
-                for one in shown
-            },
-            f"{config.recipe}, {cluster.images_per_second:.4g} images/s a node",
-        )
-        figure.write(drawn, pathlib.Path(FLAGS.plot), "--plot")
-    errors.print_to_pipe("\n\n".join(texts))
-    if FLAGS.json:
-        errors.print_to_pipe(json.dumps(values))
+    if question.plot:
+        title = f"{config.recipe}, {cluster.images_per_second:.4g} images/s a node"
+        draw(question.plot, predictions, shown, knee, seconds / 3600, title)
+    print_to_pipe("\n\n".join(texts))
+    if question.json:
+        print_to_pipe(json.dumps(values))
+    return 0
 
 
-def compare(
-    training: Workload, cluster: Cluster, num_nodes: int
-) -> tuple[str, dict[str, Any]]:
-    """Returns how ways to exchange gradients compare, as a table and for JSON."""
-    ways = answers.alternatives(training)
-    ask = functools.partial(answers.break_even, ways[answers.NOT_COMPRESSED])
-    break_evens = {
-        name: ask(way, cluster, num_nodes, FLAGS.allreduce)
-        for name, way in ways.items()
-        if name != answers.NOT_COMPRESSED
-    }
-    found = {
-        name: predict(way, cluster, num_nodes, FLAGS.allreduce)
-        for name, way in ways.items()
-    }
-    values: dict[str, dict[str, Any]] = {
-        name: {**one.as_dict()} for name, one in found.items()
-    }
-    for name, bandwidth in break_evens.items():
-        at_any = bandwidth == math.inf
-        values[name]["pays_at_any_bandwidth"] = at_any
-        values[name]["pays_below_bytes_per_second"] = None if at_any else bandwidth
-    return table.of_alternatives(found, break_evens), values
-
-
-def shown_numbers(training: Workload, cluster: Cluster) -> list[int]:
-    """Returns the numbers of nodes in the table, having checked those of flags.
-
-    Raises:
-        UserError: If a number is none, or doesn't divide the batch.
-    """
-    batch, ranks = training.global_batch_size, cluster.ranks_per_node
-    try:
-        numbers = sorted({int(text) for text in FLAGS.nodes or []})
-    except ValueError as error:
-        raise UserError(
-            "--nodes must be whole numbers separated by commas; got"
-            f" {','.join(FLAGS.nodes)!r}."
-        ) from error
-    compared = [] if FLAGS.compare_on is None else [FLAGS.compare_on]
-    node_counts.check(numbers, batch, ranks, "--nodes")
-    node_counts.check(compared, batch, ranks, "--compare_on")
-    return numbers or node_counts.shown(node_counts.dividing(batch, ranks))
-
-
-def read_config() -> Config:
-    """Returns the settings of the run, with the recipe's number of images.
-
-    Raises:
-        UserError: If there is no such recipe, or settings are wrong.
-    """
-    recipe = recipe_file.get(FLAGS.recipe)
-    declared = settings.declarations(*OVERRIDABLE)
-    overrides = {
-        name: FLAGS[settings.flag_name(name, declared[name])].value
-        for names in _OF_CLASSES.values()
-        for name in names
-    }
-    return resolve(recipe, overrides, recipe.num_train_examples, ("of the data",))
-
-
-def read_cluster(config: Config) -> tuple[Cluster, int]:
-    """Returns the cluster, and the side of the images that its rate is for.
+def require_dividing(
+    numbers: Sequence[int],
+    possible: Sequence[int],
+    global_batch_size: int,
+    cluster: Cluster,
+    flag: str,
+) -> None:
+    """Refuses numbers of nodes that don't divide a batch.
 
     Args:
-        config: The settings of the run.
-    """
-    rate, fixed, ranks, noise = FLAGS.rate, 0.0, 1, None
-    image_size = config.image_size
-    if FLAGS.benchmark:
-        speed = benchmark_file.read(FLAGS.benchmark, config.model)
-        rate, fixed = speed.images_per_second, speed.fixed_seconds
-        ranks, noise, image_size = speed.ranks, speed.step_noise, speed.image_size
-    disk = FLAGS.shared_disk_gbit
-    if FLAGS.step_noise is not None:
-        noise = FLAGS.step_noise
-    return Cluster(
-        images_per_second=rate,
-        fixed_seconds=fixed,
-        ranks_per_node=FLAGS.ranks_per_node or ranks,
-        latency=1e-6 * FLAGS.latency_us,
-        bandwidth=_GIGABIT * FLAGS.bandwidth_gbit,
-        overlap=FLAGS.overlap,
-        step_noise=Cluster.step_noise if noise is None else noise,
-        shared_disk=math.inf if disk is None else _GIGABIT * disk,
-    ), image_size
-
-
-def check_flags() -> None:
-    """Refuses flags that are missing or out of their ranges.
+        numbers: The numbers of nodes.
+        possible: All numbers that do.
+        global_batch_size: The number of images in a step.
+        cluster: The cluster.
+        flag: The flag that has the numbers, for the error.
 
     Raises:
-        UserError: With a sentence for the first one.
+        UserError: With the nearest numbers that do.
     """
-    if bool(FLAGS.benchmark) == (FLAGS.rate is not None):
-        got = "both" if FLAGS.benchmark else "neither"
+    if not possible:
+        raise UserError(
+            f"--ranks_per_node must divide the global batch of {global_batch_size:,};"
+            f" got {cluster.ranks_per_node}. Choose a divisor, or another"
+            " --train_batch_size."
+        )
+    for number in numbers:
+        if not 1 <= number <= MOST_NODES:
+            raise UserError(f"{flag} must be from 1 to {MOST_NODES:,}; got {number:,}.")
+        if number not in possible:
+            below = [other for other in possible if other < number][-1:]
+            above = [other for other in possible if other > number][:1]
+            nearest = [f"{other:,}" for other in (*below, *above)]
+            raise UserError(
+                f"the ranks must divide the global batch of {global_batch_size:,}"
+                f" evenly; {number:,} nodes of {cluster.ranks_per_node} rank(s) don't."
+                f" The nearest numbers of nodes are {' and '.join(nearest)}."
+            )
+
+
+def read_cluster(
+    speed: NodeSpeed, flags: ClusterFlags, config: Config
+) -> tuple[Cluster, int]:
+    """Returns the cluster, and the side of the images that its rate is for.
+
+    Several benchmarks, with other batch sizes, also tell the seconds that don't depend
+    on the batch: a line is fitted to the seconds of a step over its images.
+
+    Raises:
+        UserError: If there is no speed, a file isn't a benchmark's, or is of another
+            network, or the files differ in their ranks or image sizes.
+    """
+    if bool(speed.benchmark) == (speed.rate is not None):
+        got = "both" if speed.benchmark else "neither"
         raise UserError(
             "the speed of a node is needed, by --rate or by --benchmark; got"
             f" {got}. Measure it by eval/benchmark.py --json on one node."
         )
-    for name, unit in (
-        ("rate", "images per second"),
-        ("bandwidth_gbit", "Gbit/s"),
-        ("shared_disk_gbit", "Gbit/s"),
-        ("image_kilobytes", "kB"),
-    ):
-        value = FLAGS[name].value
-        # With others, times and rates may be more than a float can hold.
-        if value is not None and not 1e-9 <= value <= 1e12:
-            raise UserError(
-                f"--{name} must be from 1e-9 to 1e12 {unit}; got {value:g}."
-            )
-    for name, highest in (("latency_us", 1e9), ("overlap", 1.0), ("step_noise", 1.0)):
-        value = FLAGS[name].value
-        if value is not None and not 0 <= value <= highest:
-            raise UserError(f"--{name} must be from 0 to {highest:g}; got {value:g}.")
-    if FLAGS.ranks_per_node is not None and FLAGS.ranks_per_node < 1:
+    rate, fixed, ranks, noise = speed.rate or 0.0, 0.0, 1, Cluster.step_noise
+    image_size = config.image_size
+    if speed.benchmark:
+        results = [read_benchmark(path, config.model) for path in speed.benchmark]
+        for path, values in zip(speed.benchmark, results, strict=True):
+            for name in ("ranks", "image_size"):
+                if values[name] != results[0][name]:
+                    raise UserError(
+                        f"the files of --benchmark must have the same {name}; got"
+                        f" {results[0][name]} in {speed.benchmark[0]} and"
+                        f" {values[name]} in {path}."
+                    )
+        rate, fixed = fitted_speed(results)
+        ranks, image_size = results[0]["ranks"], results[0]["image_size"]
+        if noises := [_noise(values) for values in results if values["steps"] > 1]:
+            noise = statistics.median(noises)
+    disk = flags.shared_disk_gbit
+    return Cluster(
+        images_per_second=rate,
+        fixed_seconds=fixed,
+        ranks_per_node=speed.ranks_per_node or ranks,
+        latency=1e-6 * flags.latency_us,
+        bandwidth=_GIGABIT * flags.bandwidth_gbit,
+        overlap=flags.overlap,
+        step_noise=noise if speed.step_noise is None else speed.step_noise,
+        shared_disk=math.inf if disk is None else _GIGABIT * disk,
+    ), image_size
+
+
+def fitted_speed(results: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Returns the images per second of a node, and the seconds of a step at 0 images.
+
+    The line goes through 0 if there is one point only, or if its seconds at 0 images
+    would be negative.
+    """
+    images = [values["batch_size"] * values["ranks"] for values in results]
+    seconds = [
+        count / values["images_per_second"]
+        for count, values in zip(images, results, strict=True)
+    ]
+    if len(set(images)) > 1:
+        slope, fixed = statistics.linear_regression(images, seconds)
+        if fixed >= 0 and slope > 0:
+            return 1 / slope, fixed
+    return sum(images) / sum(seconds), 0.0
+
+
+def _noise(values: Mapping[str, Any]) -> float:
+    """Returns the standard deviation of a step, from the lowest and highest rate."""
+    median = values["images_per_second"]
+    shortest, longest = (median / values[name] for name in ("max", "min"))
+    return estimator.noise_of_range(shortest, longest, 1.0, int(values["steps"]))
+
+
+def read_benchmark(path: str, model: str) -> dict[str, Any]:
+    """Returns the results of a benchmark of one node.
+
+    Args:
+        path: The file: all that the benchmark printed, or its last line.
+        model: The network to train.
+
+    Raises:
+        UserError: If they aren't a benchmark's, or are of another network.
+    """
+    expected = "--benchmark must name files that eval/benchmark.py --json printed"
+    try:
+        lines = pathlib.Path(path).read_text(encoding="utf-8").strip().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it isn't text"
+        raise UserError(f"{expected}; {path}: {reason}.") from error
+    # Somebody may have formatted it.
+    is_formatted = len(lines) > 1 and lines[0].startswith("{")
+    text = "\n".join(lines if is_formatted else lines[-1:])
+    try:
+        values = json_file.parse(text, None, path, "a benchmark's results")
+    except UserError as error:
+        raise UserError(f"{expected}; {path} has no JSON in its last line.") from error
+    for name in (*_NUMBERS, "image_size", "model", "infer"):
+        if name not in values:
+            raise UserError(f"{expected}; {path} has no {name}.")
+    for name in _NUMBERS:
+        value = values[name]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value < math.inf:
+            raise UserError(f"{expected}; {name} of {path} is {value!r}.")
+    if values["infer"]:
         raise UserError(
-            f"--ranks_per_node must be at least 1; got {FLAGS.ranks_per_node}."
+            f"--benchmark must be of training; {path} is of evaluation (--infer)."
         )
+    if values["model"] != model:
+        raise UserError(
+            f"--benchmark must be of the recipe's network, {model}; {path} is of"
+            f" {values['model']}. Measure again with --model={model}."
+        )
+    return values
+
+
+def parse_time(text: str, flag: str) -> float:
+    """Returns a time such as 1h or 45min in seconds.
+
+    Raises:
+        UserError: If it isn't such a text, or the time is 0.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", text.strip())
+    if not match or not float(match[1]):
+        raise UserError(
+            f"{flag} must be a time above 0 in s, min or h, such as 1h or 45min; got"
+            f" {text!r}."
+        )
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def time_text(seconds: float) -> str:
+    """Returns a time as text, in the unit that suits it."""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.3g} min"
+    return f"{seconds / 3600:,.1f} h"
+
+
+def describe(workload: Workload, cluster: Cluster, config: Config) -> str:
+    """Returns what is estimated, in lines."""
+    shared = "each node reads its own disk"
+    if cluster.shared_disk < math.inf:
+        shared = (
+            f"all nodes read {_number(cluster.shared_disk / _GIGABIT)} Gbit/s together"
+        )
+    node = f"{cluster.images_per_second:.4g} images/s by itself"
+    if cluster.fixed_seconds:
+        node += f" and {cluster.fixed_seconds:.3g} s a step"
+    facts = {
+        "training": (
+            f"{config.recipe}: {config.model}, {workload.num_steps:,} steps of"
+            f" {workload.global_batch_size:,} images,"
+            f" {workload.gradient_bytes / 1e6:,.1f} MB of gradients"
+        ),
+        "exchange": _exchange(workload),
+        "node": (
+            f"{node}, {cluster.ranks_per_node} rank(s), steps vary by"
+            f" {cluster.step_noise:.1%}; {shared}"
+        ),
+        "network": (
+            f"{_number(cluster.bandwidth / _GIGABIT)} Gbit/s a node,"
+            f" {_number(1e6 * cluster.latency)} us a message, the exchange overlaps"
+            f" with {cluster.overlap:.0%} of the backward pass"
+        ),
+    }
+    return "\n".join(
+        textwrap.fill(
+            text, _WIDTH, initial_indent=f"{name:10}", subsequent_indent=" " * 10
+        )
+        for name, text in facts.items()
+    )
+
+
+def _exchange(workload: Workload) -> str:
+    compression = workload.compression
+    text = "gradients, not compressed"
+    if compression.compress != "none":
+        text = f"gradients, {compression.method} ({compression.compress})"
+        if METHODS[compression.method].seconds is None:
+            text += "; the time of its codec wasn't measured and counts as 0"
+    if not workload.num_averages:
+        return text
+    averages = f"{workload.num_averages:,} averages of the weights (local SGD)"
+    if not workload.num_exchanges:
+        return averages
+    return f"{text} in {workload.num_exchanges:,} steps, then {averages}"
+
+
+def table(predictions: Sequence[Prediction]) -> str:
+    """Returns a table with a line for each number of nodes."""
+    titles = "nodes batch s/step compute exchange waits input images/s effic. hours"
+    widths = (5, 6, 7, 8, 9, 7, 7, 10, 7, 7, 7)
+    rows: list[Sequence[str]] = [[*titles.split(), "node-h"]]
+    for of in predictions:
+        seconds = (of.step_seconds, of.compute, of.exchange, of.stragglers, of.input)
+        rows.append(
+            [
+                str(of.num_nodes),
+                str(of.global_batch_size // of.num_ranks),
+                *map(_cell, (*seconds, of.images_per_second)),
+                f"{of.efficiency:.0%}",
+                *map(_cell, (of.hours, of.node_hours)),
+            ]
+        )
+    return "\n".join(
+        "".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )
+
+
+def answers(
+    within: Prediction | None,
+    time: str,
+    knee: Prediction,
+    predictions: Sequence[Prediction],
+) -> str:
+    """Returns sentences about the time that is asked for, and about the knee.
+
+    Args:
+        within: The fewest nodes that train in the time; None if no number does.
+        time: The time as it was asked for; empty if none was.
+        knee: The nodes at the knee.
+        predictions: The predictions for all numbers of nodes, which rise.
+    """
+    sentences = []
+    if time and within:
+        sentences.append(
+            f"{within.num_nodes:,} node(s) train in {time}: in"
+            f" {time_text(3600 * within.hours)}, for {_number(within.node_hours)}"
+            f" node-hours, at an efficiency of {within.efficiency:.0%}."
+        )
+    elif time:
+        fastest = min(predictions, key=lambda of: of.step_seconds)
+        sentences.append(
+            f"No number of nodes trains in {time}: the fastest, {fastest.num_nodes:,},"
+            f" take {time_text(3600 * fastest.hours)}."
+        )
+    if knee is predictions[-1]:
+        sentences.append(
+            f"There is no knee up to {knee.num_nodes:,} nodes: the efficiency never"
+            " falls faster than the time."
+        )
+    else:
+        sentences.append(
+            f"The knee is at {knee.num_nodes:,} node(s)"
+            f" ({time_text(3600 * knee.hours)}, efficiency {knee.efficiency:.0%}):"
+            " beyond it the efficiency falls faster than the time."
+        )
+    return "\n".join(textwrap.fill(sentence, _WIDTH) for sentence in sentences)
+
+
+def compare(
+    training: Workload, cluster: Cluster, num_nodes: int, kind: str
+) -> tuple[str, dict[str, Any]]:
+    """Returns how ways to exchange gradients compare, as a table and for JSON."""
+    ways = estimator.alternatives(training)
+    dense = ways[estimator.NOT_COMPRESSED]
+    first = estimator.predict(dense, cluster, num_nodes, kind)
+    start = f"On {num_nodes:,} node(s)"
+    lines = [f"{start:20}{'MB sent':>10}{'s/step':>10}{'speed':>8}  takes less time"]
+    values: dict[str, dict[str, Any]] = {}
+    for name, way in ways.items():
+        found = estimator.predict(way, cluster, num_nodes, kind)
+        values[name] = {**found.as_dict()}
+        when = ""
+        if way is not dense:
+            limit = estimator.break_even(dense, way, cluster, num_nodes, kind)
+            at_any = limit == math.inf
+            values[name]["pays_at_any_bandwidth"] = at_any
+            values[name]["pays_below_bytes_per_second"] = None if at_any else limit
+            when = "never"
+            if limit is not None:
+                below = f"below {_number(limit / _GIGABIT)} Gbit/s"
+                when = "at any bandwidth" if at_any else below
+        sent, seconds = _cell(found.sent_bytes / 1e6), _cell(found.step_seconds)
+        speed = first.step_seconds / found.step_seconds
+        text = f"{name:20}{sent:>10}{seconds:>10}{speed:>8.2f}  {when}"
+        lines.append(text.rstrip())
+    return "\n".join(lines), values
+
+
+def draw(
+    path: str,
+    predictions: Sequence[Prediction],
+    shown: Sequence[Prediction],
+    knee: Prediction,
+    hours_limit: float,
+    title: str,
+) -> None:
+    """Writes the figure of --plot."""
+    from resnet.metrics import figure
+
+    parts = {
+        of.num_nodes: {
+            part: getattr(of, part) / of.step_seconds for part in figure.STEP_PARTS
+        }
+        for of in shown
+    }
+    hours = {of.num_nodes: of.hours for of in predictions}
+    drawn = figure.estimate(hours, knee.num_nodes, hours_limit, parts, title)
+    figure.write(drawn, pathlib.Path(path), "--plot")
+
+
+def _cell(value: float) -> str:
+    """Returns a number in at most six characters; it is 0 below 1e-9.
+
+    It is ">9e99" for more than six characters hold, also if no float holds it.
+    """
+    if value < 1e-9:
+        return "0"
+    if not value < 9.9e99:
+        return ">9e99"
+    if not 1e-3 <= value < 1e6:
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    decimals = 3 if value < 10 else 2 if value < 100 else 1 if value < 1000 else 0
+    return f"{value:.{decimals}f}"
+
+
+def _number(value: float) -> str:
+    """Returns a number with three significant digits, without an exponent."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
 
 
 def run() -> None:
-    """Runs the program."""
-    define_flags(FLAGS)
-    errors.run(main, flag_topics.ESTIMATE)
+    """Runs the program and exits."""
+    sys.exit(program.run(main))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.hosts import read_file
 from resnet.base.errors import UserError
 
 PROBE_SECONDS = 20.0  # Timeout of `true` on a host; ssh's own timeout is minutes.
@@ -135,7 +136,7 @@ def parse(words: Sequence[str]) -> MpirunCommand | None:
         if name in _HOSTS:
             hosts = value.split(",")
         elif name in _HOST_FILES:
-            hosts = read_hosts(value)
+            hosts = read_file(value)
     num_ranks, ranks_per_host = (
         next((_number(name, values[name]) for name in names if name in values), default)
         for names, default in ((_RANKS, 1), (_PER_HOST, 0))
@@ -149,19 +150,3 @@ def _number(name: str, value: str) -> int:
             f"{name} of mpirun must be a whole number of at least 1; got {value!r}."
         )
     return int(value)
-
-
-def read_hosts(path: str) -> list[str]:
-    """Returns the hosts in a file, the first word of each line.
-
-    Raises:
-        UserError: If the file can't be read.
-    """
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError as error:
-        raise UserError(
-            f"the host file of mpirun can't be read; {path}: {error.strerror}."
-        ) from error
-    stripped = (line.partition("#")[0].strip() for line in lines)
-    return [line.split()[0] for line in stripped if line]

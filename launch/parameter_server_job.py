@@ -19,38 +19,56 @@ import pathlib
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from resnet.base import import_failures
+from resnet.base import program  # Before imports that may fail.
 
-import_failures.report()  # Before the imports that may fail.
+# isort: split
 
-from absl import flags
-
-from launch import launch_flags, mpirun_command
-from resnet.base import errors
-from resnet.base.errors import UserError
+from launch import hosts, mpirun_command
+from resnet.base import cli
+from resnet.base.errors import UserError, print_to_pipe
+from resnet.base.settings import setting
 from resnet.config import recipe_file
 
-FLAGS = flags.FLAGS
-flags.DEFINE_integer("num_workers", None, "The number of workers.", short_name="n")
-flags.DEFINE_bool("dry_run", False, "Print the mpirun command without running it.")
+
+@dataclass(frozen=True)
+class ServerJobFlags:
+    """The processes of the job."""
+
+    num_workers: int | None = setting(
+        None, "The number of workers.", short_flag="n", unset="required"
+    )
+    num_servers: int | None = setting(
+        None, "The number of parameter servers.", short_flag="s", unset="1"
+    )
+    hosts: str = setting(
+        "",
+        "A file of host names, one per line.",
+        short_flag="H",
+        unset="this host",
+    )
+    dry_run: bool = setting(False, "Print the mpirun command without running it.")
 
 
-def main(words: Sequence[str]) -> None:
+FLAGS: cli.Groups = (ServerJobFlags,)
+
+
+def main(argv: Sequence[str]) -> int:
     """Prints the mpirun command of a job, and becomes it.
-
-    Args:
-        words: The command of the training.
 
     Raises:
         UserError: If a number, the hosts or the command are wrong, or a host can't be
             reached.
     """
-    num_servers = _num_servers(words)
-    for flag, value in (("-n", FLAGS.num_workers), ("-s", num_servers)):
+    end = argv.index("--") if "--" in argv else len(argv)
+    job = cli.parse(argv[:end], __doc__, FLAGS).of(ServerJobFlags)
+    words = argv[end + 1 :]
+    num_workers, num_servers = job.num_workers, _num_servers(words, job.num_servers)
+    for flag, value in (("-n", num_workers), ("-s", num_servers)):
         if value is None or value < 1:
             raise UserError(f"{flag} must be at least 1; got {value}.")
     if not words:
@@ -58,21 +76,25 @@ def main(words: Sequence[str]) -> None:
             "expected the command of a training after `--`, such as `-- python"
             " resnet/resnet_main.py --sync_mode=async ...`; got none."
         )
-    hosts = mpirun_command.read_hosts(FLAGS.hosts) if FLAGS.hosts else []
-    if FLAGS.hosts and not hosts:
-        raise UserError(f"{FLAGS.hosts} must name a host on each line; it names none.")
-    command = job_command(FLAGS.num_workers, num_servers, hosts, words)
-    if not FLAGS.dry_run:
-        require_reachable(command)
-    if not is_async(words):
+    names = hosts.read_file(job.hosts) if job.hosts else []
+    if job.hosts and not names:
+        raise UserError(f"{job.hosts} must name a host on each line; it names none.")
+    has_servers = _is_async(words)
+    num_ranks = (num_workers or 0) + has_servers * (1 + num_servers)
+    command = ["mpirun", "-np", str(num_ranks)]
+    command += ["-ppn", "1", "-hosts", ",".join(names)] * bool(names)
+    command += [*words, *[f"--num_ps={num_servers}"] * has_servers]
+    if not job.dry_run:
+        _require_reachable(command, job.hosts)
+    if not has_servers:
         print(
             "The training is synchronous (--sync_mode=bsp), so it has no parameter"
             f" servers: -s {num_servers} has no effect.",
             file=sys.stderr,
         )
-    errors.print_to_pipe(shlex.join(command))
-    if FLAGS.dry_run:
-        return
+    print_to_pipe(shlex.join(command))
+    if job.dry_run:
+        return 0
     sys.stdout.flush()
     try:
         os.execvp(command[0], command)
@@ -81,13 +103,13 @@ def main(words: Sequence[str]) -> None:
         raise UserError(f"{command[0]} can't be run: {reason}.") from error
 
 
-def _num_servers(words: Sequence[str]) -> int:
+def _num_servers(words: Sequence[str], by_flag: int | None) -> int:
     """Returns the number of parameter servers, by -s or the command of the training.
 
     Raises:
         UserError: If the two differ.
     """
-    by_flag, in_command = FLAGS.num_servers, _value("num_ps", words)
+    in_command = _value("num_ps", words)
     if in_command is None:
         return 1 if by_flag is None else by_flag
     if by_flag is not None and str(by_flag) != in_command:
@@ -100,25 +122,7 @@ def _num_servers(words: Sequence[str]) -> int:
     return int(in_command)
 
 
-def job_command(
-    num_workers: int, num_servers: int, hosts: Sequence[str], words: Sequence[str]
-) -> list[str]:
-    """Returns the mpirun command of a job.
-
-    Args:
-        num_workers: The number of workers.
-        num_servers: The number of parameter servers of an asynchronous training.
-        hosts: The hosts; empty for this one.
-        words: The command of the training.
-    """
-    num_ranks, more = num_workers, []
-    if is_async(words):
-        num_ranks, more = 1 + num_servers + num_workers, [f"--num_ps={num_servers}"]
-    where = ["-ppn", "1", "-hosts", ",".join(hosts)] if hosts else []
-    return ["mpirun", "-np", str(num_ranks), *where, *words, *more]
-
-
-def require_reachable(command: Sequence[str]) -> None:
+def _require_reachable(command: Sequence[str], hosts_file: str) -> None:
     """Refuses a command on hosts that can't be reached.
 
     Raises:
@@ -130,11 +134,11 @@ def require_reachable(command: Sequence[str]) -> None:
         raise UserError(
             f"all hosts must be reachable; {', '.join(unreachable)} can't be, as by"
             f" `mpirun -hosts {unreachable[0]} -np 1 true`. Remove them from"
-            f" {FLAGS.hosts}, or repair them."
+            f" {hosts_file}, or repair them."
         )
 
 
-def is_async(words: Sequence[str]) -> bool:
+def _is_async(words: Sequence[str]) -> bool:
     """Returns whether the command of a training asks for an asynchronous one.
 
     Raises:
@@ -151,19 +155,15 @@ def _value(name: str, words: Sequence[str]) -> str | None:
     """Returns the last value of a flag in a command, or None."""
     value = None
     for index, word in enumerate(words):
-        flag, separator, given = word.partition("=")
+        flag, separator, text = word.partition("=")
         if flag.lstrip("-") == name and flag.startswith("-"):
-            value = given if separator else (*words, "")[index + 1]
+            value = text if separator else (*words, "")[index + 1]
     return value
 
 
 def run() -> None:
-    """Runs the program."""
-    separator = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    words = sys.argv[separator + 1 :]
-    del sys.argv[separator:]
-    launch_flags.keep_only(("num_servers", "hosts"))
-    errors.run(lambda: main(words))
+    """Runs the program and exits."""
+    sys.exit(program.run(main))
 
 
 if __name__ == "__main__":

@@ -9,86 +9,115 @@ Prints a table of the nodes, or with --node only the file names of that node.
 
 import pathlib
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from resnet.base import import_failures
+from resnet.base import program  # Before imports that may fail.
 
-import_failures.report()  # Before the imports that may fail.
-
-from absl import flags
+# isort: split
 
 from data_prep.records import manifest
 from data_prep.records.manifest import Manifest, RecordSet
-from launch import launch_flags
-from resnet import shared_flags
-from resnet.base import errors
-from resnet.base.errors import UserError
+from resnet.base import cli
+from resnet.base.errors import UserError, print_to_pipe
+from resnet.base.settings import COUNT, setting
+from resnet.config.config import Config
 
-FLAGS = flags.FLAGS
-flags.DEFINE_integer(
-    "node", None, "Print only the file names of this node, numbered from 0."
+
+@dataclass(frozen=True)
+class PlacementFlags:
+    """The nodes."""
+
+    num_nodes: int | None = setting(
+        None, "The number of nodes of the job.", bounds=COUNT, unset="required"
+    )
+    ranks_per_node: int = setting(1, "The number of ranks on each node.", bounds=COUNT)
+    node: int | None = setting(
+        None,
+        "Print only the file names of this node, numbered from 0.",
+        unset="all nodes",
+    )
+
+
+FLAGS: cli.Groups = (
+    cli.Flags(Config, names=("data_dir",), common=False),
+    PlacementFlags,
 )
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> int:
     """Prints the table, or the file names of one node."""
-    record_set, num_nodes = read_flags()
-    placement = place(record_set.manifest, num_nodes)
-    _check_balance(record_set.manifest, placement)
-    if FLAGS.node is not None:
-        text = "\n".join(files_of_node(record_set.manifest, placement, FLAGS.node))
-    else:
-        ranks_per_node = FLAGS.ranks_per_node or 1
-        text = table(record_set.manifest, placement, ranks_per_node)
-    errors.print_to_pipe(text)
-
-
-def read_flags() -> tuple[RecordSet, int]:
-    """Returns the data set and the number of nodes.
-
-    Raises:
-        UserError: If a flag is missing or out of its range, the data set has no
-            manifest, a split has fewer record files than there are nodes, or --node is
-            given and not all files are in --data_dir.
-    """
-    if not FLAGS.data_dir:
+    line = cli.parse(argv, __doc__, FLAGS)
+    nodes, data_dir = line.of(PlacementFlags), line.values["data_dir"]
+    if not data_dir:
         raise UserError("--data_dir is required and must name a converted data set.")
-    if FLAGS.num_nodes is None or FLAGS.num_nodes < 1:
-        raise UserError(
-            f"--num_nodes is required and must be at least 1; got {FLAGS.num_nodes}."
-        )
-    if FLAGS.ranks_per_node is not None and FLAGS.ranks_per_node < 1:
-        raise UserError(
-            f"--ranks_per_node must be at least 1; got {FLAGS.ranks_per_node}."
-        )
-    if FLAGS.node is not None and not 0 <= FLAGS.node < FLAGS.num_nodes:
-        raise UserError(
-            f"--node must be from 0 to {FLAGS.num_nodes - 1}; got {FLAGS.node}."
-        )
-    record_set = manifest.find(FLAGS.data_dir)
+    num_nodes = nodes.num_nodes
+    if num_nodes is None:
+        raise UserError("--num_nodes is required and must be at least 1; got None.")
+    if nodes.node is not None and not 0 <= nodes.node < num_nodes:
+        raise UserError(f"--node must be from 0 to {num_nodes - 1}; got {nodes.node}.")
+    record_set = manifest.find(data_dir)
     if record_set is None:
         raise UserError(
-            f"{FLAGS.data_dir} must contain a {manifest.FILE_NAME}; found none."
+            f"{data_dir} must contain a {manifest.FILE_NAME}; found none."
             " Convert the images first (data_prep/imagenet_to_tfrecords.py)."
         )
-    places = record_set.index_dir, record_set.records_dir
-    if FLAGS.node is not None and any(not _is_same(place) for place in places):
+    if nodes.node is not None:
+        _require_one_folder(record_set, data_dir)
+    contents = record_set.manifest
+    placement = place(contents, num_nodes)
+    _check_balance(contents, placement)
+    if nodes.node is not None:
+        text = "\n".join(files_of_node(contents, placement, nodes.node))
+    else:
+        text = table(contents, placement, nodes.ranks_per_node)
+    print_to_pipe(text)
+    return 0
+
+
+def _require_one_folder(record_set: RecordSet, data_dir: str) -> None:
+    """Refuses records whose index is elsewhere, or the converse.
+
+    Raises:
+        UserError: If they are not both in --data_dir.
+    """
+    own = pathlib.Path(data_dir).resolve()
+    folders = {record_set.index_dir.resolve(), record_set.records_dir.resolve()}
+    if folders != {own}:
         raise UserError(
             "--node needs a --data_dir that contains both the records and their index;"
-            f" those of {FLAGS.data_dir} are in {record_set.records_dir} and"
+            f" those of {data_dir} are in {record_set.records_dir} and"
             f" {record_set.index_dir}. Name the folder of the records, and copy the"
             " files of the index there first if they are elsewhere."
         )
-    for split in record_set.manifest.splits.values():
-        if len(split.shards) < FLAGS.num_nodes:
+
+
+def place(contents: Manifest, num_nodes: int) -> dict[str, list[range]]:
+    """Returns the indices of the shards (record files) of each node, by split.
+
+    Each node has a contiguous range of shards, each shard is on one node, and the
+    numbers of shards differ by at most one.
+
+    Raises:
+        UserError: If a split has fewer shards than there are nodes.
+    """
+    placement = {}
+    for name, split in contents.splits.items():
+        count = len(split.shards)
+        if count < num_nodes:
             raise UserError(
-                f"split {split.name} has {len(split.shards)} record files, fewer than"
-                f" the {FLAGS.num_nodes} nodes. Convert it with"
-                f" --{split.name}_shards={FLAGS.num_nodes} or a multiple of that."
+                f"split {name} has {count} record files, fewer than the {num_nodes}"
+                f" nodes. Convert it with --{name}_shards={num_nodes} or a multiple of"
+                " that."
             )
-    return record_set, FLAGS.num_nodes
+        placement[name] = [
+            range(node * count // num_nodes, (node + 1) * count // num_nodes)
+            for node in range(num_nodes)
+        ]
+    return placement
 
 
 def _check_balance(contents: Manifest, placement: dict[str, list[range]]) -> None:
@@ -106,32 +135,6 @@ def _check_balance(contents: Manifest, placement: dict[str, list[range]]) -> Non
             f" {min(of_nodes)} to {max(of_nodes)}. Convert with a --train_shards that"
             " is a multiple of the number of nodes."
         )
-
-
-def _is_same(folder: pathlib.Path) -> bool:
-    return folder.resolve() == pathlib.Path(FLAGS.data_dir).resolve()
-
-
-def place(contents: Manifest, num_nodes: int) -> dict[str, list[range]]:
-    """Returns the indices of the shards (record files) of each node, by split.
-
-    Each node has a contiguous range of shards, each shard is on one node, and the
-    numbers of shards differ by at most one.
-
-    Args:
-        contents: Manifest of the whole set.
-        num_nodes: Number of nodes, at least 1.
-    """
-    return {
-        name: [
-            range(
-                node * len(split.shards) // num_nodes,
-                (node + 1) * len(split.shards) // num_nodes,
-            )
-            for node in range(num_nodes)
-        ]
-        for name, split in contents.splits.items()
-    }
 
 
 def files_of_node(
@@ -168,10 +171,8 @@ def table(
 
 
 def run() -> None:
-    """Runs the program."""
-    shared_flags.keep_only(("data_dir",))
-    launch_flags.keep_only(("num_nodes", "ranks_per_node"))
-    errors.run(main)
+    """Runs the program and exits."""
+    sys.exit(program.run(main))
 
 
 if __name__ == "__main__":

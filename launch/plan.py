@@ -12,236 +12,398 @@ once; --run checks, and runs the job. The program needs no TensorFlow, so it
 runs on a login node.
 """
 
-import math
+import dataclasses
 import pathlib
+import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from resnet.base import import_failures
+from resnet.base import program  # Before imports that may fail.
 
-import_failures.report()  # Before the imports that may fail.
+# isort: split
 
-from absl import flags
-
-from launch import flag_topics, labels, mpirun_command, plan_flags
-from launch.checking import allocation, host_report, preflight, table
-from launch.checking.preflight import DataFolders
-from launch.dialects.job_shape import Dialect
-from launch.nodes import host_commands, probe, topology
-from launch.nodes.topology import Topology
-from launch.planning import batch_file, job_plan, plan_text
-from launch.planning.job_plan import Plan
+from launch import (
+    check,
+    host_report,
+    hosts,
+    job_plan,
+    labels,
+    narrator,
+    probe,
+    topology,
+)
+from launch.dialects import DIALECTS, BatchSettings
+from launch.job_plan import JobPlan, Request
+from launch.narrator import Folders
 from launch.stop_requests import StopRequests
-from resnet import shared_flags
-from resnet.base import errors
-from resnet.base.errors import EXIT_CODE, UserError
+from launch.topology import Topology
+from resnet.base import cli
+from resnet.base.cli import CommandLine
+from resnet.base.errors import EXIT_CODE, UserError, print_to_pipe
+from resnet.base.settings import AT_LEAST_ZERO, COUNT, setting
+from resnet.config import command_line, recipe_file
+from resnet.config.command_line import JobSettings, TrainFlags
+from resnet.config.config import Config
+from resnet.config.recipe import TrainingSettings
 from resnet.runtime import preemption
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 
-FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFlags:
+    """The nodes: stated, or where they are read."""
+
+    TOPIC: ClassVar[str] = "Nodes, stated or read"
+
+    num_nodes: int | None = setting(
+        None, "The number of nodes of the job.", bounds=COUNT, common=True, unset="1"
+    )
+    sockets: int | None = setting(
+        None,
+        "The number of processor sockets of a node.",
+        common=True,
+        unset="none",
+    )
+    cores_per_socket: int | None = setting(
+        None, "The number of cores of a socket.", common=True, unset="none"
+    )
+    threads_per_core: int = setting(1, "The number of hyper-threads of a core.")
+    numa_per_socket: int = setting(
+        1, "The number of NUMA nodes of a socket, above 1 with sub-NUMA clusters."
+    )
+    memory_gb: float = setting(
+        0.0,
+        "The memory of a node in GB; 0 if unknown.",
+        bounds=AT_LEAST_ZERO,
+        common=True,
+    )
+    probe: bool = setting(
+        False,
+        "Detect the hardware instead of taking it from flags: of this machine or, with"
+        " --hosts, of each host of the file.",
+        common=True,
+    )
+    hosts: str = setting(
+        "",
+        "A file of host names, one per line.",
+        short_flag="H",
+        common=True,
+        unset="none",
+    )
+    topology: str = setting(
+        "",
+        "A file with the output of --probe --print=topology on a node, to plan for.",
+        common=True,
+        unset="none",
+    )
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether a node is described by numbers."""
+        return self.sockets is not None or self.cores_per_socket is not None
+
+    def require_one_source(self, given: Mapping[str, str]) -> None:
+        """Refuses flags that describe the nodes in no way, in several, or twice.
+
+        Raises:
+            UserError: If they do.
+        """
+        num_sources = self.is_stated + self.probe + bool(self.topology)
+        if num_sources != 1:
+            raise UserError(
+                "expected the nodes by one of --sockets with --cores_per_socket,"
+                " --probe, and --topology=FILE; got"
+                f" {'several' if num_sources else 'none'}."
+            )
+        of_stated = ("threads_per_core", "numa_per_socket", "memory_gb")
+        words = [f"--{name}" for name in of_stated if name in given]
+        if words and not self.is_stated:
+            raise UserError(
+                "--probe and --topology already describe the nodes; got"
+                f" {', '.join(words)} as well, which only --sockets needs. Leave it"
+                " out."
+            )
+
+    def host_names(self) -> list[str]:
+        """Returns the hosts in the file of --hosts; none without it.
+
+        Raises:
+            UserError: If the file can't be read, or its hosts are not those of
+                --num_nodes.
+        """
+        if not self.hosts:
+            return []
+        names = [host.partition(":")[0] for host in hosts.read_file(self.hosts)]
+        if not names:
+            raise UserError(
+                f"{self.hosts} must name a host on each line; it names none."
+            )
+        if len(set(names)) < len(names):
+            raise UserError(
+                f"{self.hosts} must name each host once; it names one twice."
+            )
+        if self.num_nodes not in (None, len(names)):
+            raise UserError(
+                f"--num_nodes must be the number of hosts in {self.hosts}; got"
+                f" {self.num_nodes} and {len(names)} hosts. Leave it out."
+            )
+        return names
+
+    def read(self, launcher: str) -> Topology:
+        """Returns the nodes.
+
+        Raises:
+            UserError: If they can't be read.
+        """
+        names = self.host_names()
+        num_nodes = len(names) or self.num_nodes or 1
+        if self.is_stated:
+            return topology.stated(
+                num_nodes,
+                self.sockets or 0,
+                self.cores_per_socket or 0,
+                self.threads_per_core,
+                self.numa_per_socket,
+                round(self.memory_gb * 1e9),
+            )
+        if self.probe and names:
+            return topology.of_hosts(_probe_hosts(names, launcher))
+        node = probe.probe() if self.probe else topology.read(self.topology)
+        return topology.repeated(node, num_nodes, names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFlags:
+    """The job, and what is done with its plan."""
+
+    TOPIC: ClassVar[str] = "Job and output"
+
+    launcher: str = setting(
+        "mpich",
+        "The launcher or scheduler, one of {names}; mpich is also that of other MPIs"
+        " with Hydra.",
+        names=tuple(DIALECTS),
+        common=True,
+    )
+    job: str = setting(
+        "train",
+        "What is planned, one of {names}: a training, an evaluation, or an asynchronous"
+        " training.",
+        names=tuple(job_plan.PROGRAMS),
+        common=True,
+    )
+    output: str = setting(
+        "plan",
+        "What is printed, one of {names}: the plan, the command alone, a script (a"
+        " batch file for a scheduler), all as JSON, the nodes as JSON, or what --check"
+        " asks each host.",
+        names=("plan", "command", "script", "json", "topology", "host"),
+        flag="print",
+        common=True,
+    )
+    check: bool = setting(
+        False,
+        "Check the hosts and start the ranks once, instead of printing the plan: a"
+        " table of what was found, and exit code 2 if there is a problem.",
+        common=True,
+    )
+    run: bool = setting(
+        False,
+        "Check, and then run the job under the supervisor, with rank and host in front"
+        " of each line.",
+        common=True,
+    )
+    ranks_per_node: int | None = setting(
+        None,
+        "The number of ranks on each node; of workers in an asynchronous training.",
+        common=True,
+        unset="one per NUMA node",
+    )
+    num_servers: int | None = setting(
+        None,
+        "The number of parameter servers.",
+        short_flag="s",
+        unset="one less than nodes",
+    )
+    run_name: str = setting(
+        "",
+        "The name of the job and, in a script without --model_dir, of the run's folder"
+        " in OUTPUT_DIR.",
+        unset="that of `--model_dir`, or the recipe",
+    )
+    time_limit: str = setting("24:00", "The time limit of a batch job, as HH:MM.")
+    partition: str = setting(
+        "", "The partition or queue of a batch job.", unset="the site's"
+    )
+    srun_mpi: str = setting(
+        "",
+        "The plugin by which srun starts MPI programs, such as pmi2 or pmix"
+        " (srun --mpi=list).",
+        unset="the site's",
+    )
+    stage_from: str = setting(
+        "",
+        "A shared folder whose records a script first copies to --data_dir on each"
+        " node; with --shard_by=file each node's own.",
+        unset="none",
+    )
+    bundle: str = setting(
+        "",
+        "An archive of `make bundle` on a shared disk: a script has each node unpack it"
+        " on its own disk, and runs from there.",
+        unset="none",
+    )
+    clone: str | None = setting(
+        None,
+        "The path of this clone on the cluster, for a script; if empty, the script"
+        " looks for it, as those in launch/jobs do.",
+        unset="its path here",
+    )
+
+
 # Flags of the training about how it is looked at.
-_WITHOUT = ("list_recipes", "explain", "explain_plot", "num_ranks")
-_OF_STATED_NODES = ("threads_per_core", "numa_per_socket", "memory_gb")
+_LOOKING = ("list_recipes", "explain", "explain_plot", "num_ranks")
+_TRAINING = tuple(
+    dataclasses.replace(
+        group if isinstance(group, cli.Flags) else cli.Flags(group), common=False
+    )
+    for group in command_line.TRAINING
+    if group is not TrainFlags
+)
+FLAGS: cli.Groups = (
+    NodeFlags,
+    JobFlags,
+    cli.Flags(TrainFlags, without=_LOOKING),
+    cli.Flags(TrainingSettings, names=("global_batch_size",), has_defaults=False),
+    cli.Flags(Config, names=("data_dir",), unset="`RECORDS`"),
+    cli.Flags(Config, names=("model_dir",), unset="`MODEL`"),
+    *_TRAINING,
+)
+# Settings of the training's flags that a plan sets by itself.
+_PLANNED = {
+    *("recipe", "data_dir", "model_dir", "num_ps", "use_tpu"),
+    *("num_intra_threads", "num_inter_threads"),
+}
+_OF_EVALUATION = {"eval_batch_size", "kmp_blocktime"}  # A plan sets them by itself.
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> int:
     """Prints what the flags ask for, or checks and runs the job."""
-    shared_flags.check_values()
-    data_dir = FLAGS.data_dir or ""
-    if FLAGS.print == "host":
-        own = host_report.gather(data_dir, FLAGS.stage_from or data_dir)
-        errors.print_to_pipe(host_report.to_json(own))
-        return
-    require_one_source()
-    if FLAGS.check or FLAGS.run:
-        sys.exit(check_and_run())
-    found = nodes()
-    if FLAGS.print == "topology":
-        errors.print_to_pipe(topology.to_json(found))
-        return
-    plan = job_plan.make(found, plan_flags.request())
-    data_dir, model_dir = FLAGS.data_dir or "RECORDS", FLAGS.model_dir or "MODEL"
-    if FLAGS.print == "command":
-        text = shlex.join(plan.command(data_dir, model_dir))
-    elif FLAGS.print == "script":
-        written_by = shlex.join(["python", "launch/plan.py", *sys.argv[1:]])
-        text = batch_file.script(
-            plan, plan_flags.batch_settings(), plan_flags.folders(), written_by
+    line = cli.parse(argv, __doc__, FLAGS)
+    nodes, job = line.of(NodeFlags), line.of(JobFlags)
+    data_dir, model_dir = line.values["data_dir"], line.values["model_dir"]
+    if job.output == "host":
+        report = host_report.gather(job.stage_from or data_dir)
+        print_to_pipe(host_report.to_json(report))
+        return 0
+    nodes.require_one_source(line.given)
+    if job.check or job.run:
+        return check_and_run(line, nodes, job)
+    topology_of_nodes = nodes.read(job.launcher)
+    if job.output == "topology":
+        print_to_pipe(topology.to_json(topology_of_nodes))
+        return 0
+    plan = job_plan.make(topology_of_nodes, request(line, nodes, job))
+    shown_folders = data_dir or "RECORDS", model_dir or "MODEL"
+    if job.output == "command":
+        text = shlex.join(plan.command(*shown_folders))
+    elif job.output == "script":
+        written_by = shlex.join(["python", "launch/plan.py", *argv[1:]])
+        text = narrator.script(
+            plan, batch_settings(line, job), folders(line, job), written_by
         )
-        text = text.removesuffix("\n")
-    elif FLAGS.print == "json":
-        text = plan_text.to_json(plan, data_dir, model_dir)
+    elif job.output == "json":
+        text = narrator.to_json(plan, *shown_folders)
     else:
-        text = plan_text.describe(plan, data_dir, model_dir)
-    errors.print_to_pipe(text)
+        text = narrator.describe(plan, *shown_folders)
+    print_to_pipe(text)
+    return 0
 
 
-def check_and_run() -> int:
+def check_and_run(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> int:
     """Prints what a check finds, and runs the job if asked to; returns the exit code.
 
     Raises:
         UserError: If a flag is missing, or there is no plan or launcher for the hosts.
     """
-    if FLAGS.run:
-        shared_flags.check()  # Both folders must be named.
-        refuse_flags_of_scripts()
+    data_dir, model_dir = line.values["data_dir"], line.values["model_dir"]
+    if job.run:
+        command_line.check_folders(data_dir, model_dir)
+        refuse_flags_of_scripts(job)
     requests = StopRequests()
     requests.catch()
-    checked = preflight.check(
-        read_hosts() or allocation.require(FLAGS.num_nodes or 1),
-        dialect(),
-        DataFolders(
-            FLAGS.data_dir or "", FLAGS.stage_from or "", FLAGS.shard_by == "file"
-        ),
+
+    def plan_for(topologies: Mapping[str, Topology]) -> JobPlan:
+        if nodes.probe:
+            found = topology.of_hosts(list(topologies.items()))
+        else:
+            found = nodes.read(job.launcher)
+        return job_plan.make(found, request(line, nodes, job))
+
+    checked = check.check(
+        nodes.host_names() or hosts.of_job(nodes.num_nodes or 1),
+        DIALECTS[job.launcher],
+        job.stage_from or data_dir,
         plan_for,
         requests,
-        allows_single_core=FLAGS.ranks_per_node is not None,
+        allows_single_core=job.ranks_per_node is not None,
     )
     if requests.seen:
         print("stopped before the end of the check", file=sys.stderr)
         return REQUEUE_EXIT_CODE
-    errors.print_to_pipe(table.describe(checked.findings))
-    if not FLAGS.run:
+    print_to_pipe(checked.describe())
+    if not job.run:
         return EXIT_CODE if checked.problems else 0
     if checked.plan is None or not checked.can_run:
         return EXIT_CODE
-    pattern = checked.plan.dialect.LABEL if checked.plan.is_launched else ""
-    hosts = checked.hosts_of_ranks
-    code = labels.run(job_words(checked.plan), pattern, hosts, requests)
+    pattern = checked.plan.dialect.label if checked.plan.is_launched else ""
+    words = job_words(checked.plan, data_dir, model_dir)
+    code = labels.run(words, pattern, checked.hosts_of_ranks, requests)
     preemption.ignore_stop_signals()
     return code
 
 
-def refuse_flags_of_scripts() -> None:
+def refuse_flags_of_scripts(job: JobFlags) -> None:
     """Refuses flags about what a script does before the job, with --run.
 
     Raises:
         UserError: If one is given.
     """
-    for name, what in (("stage_from", "records"), ("bundle", "programs")):
-        if FLAGS[name].value:
+    for name, folder, what in (
+        ("stage_from", job.stage_from, "records"),
+        ("bundle", job.bundle, "programs"),
+    ):
+        if folder:
             raise UserError(
                 f"--run starts the job without copying {what} to the nodes; got"
-                f" --{name}={FLAGS[name].value}. Run what --print=script prints, or"
-                f" leave --{name} out."
+                f" --{name}={folder}. Run what --print=script prints, or leave"
+                f" --{name} out."
             )
 
 
-def plan_for(topologies: Mapping[str, Topology]) -> Plan:
-    """Returns the plan for hosts that have been asked.
-
-    Args:
-        topologies: The topology of each host, by its name.
-    """
-    found = topology.of_hosts(list(topologies.items())) if FLAGS.probe else nodes()
-    return job_plan.make(found, plan_flags.request())
-
-
-def job_words(plan: Plan) -> list[str]:
+def job_words(plan: JobPlan, data_dir: str, model_dir: str) -> list[str]:
     """Returns the words that run a plan from here, supervised if it is a training."""
     is_training = plan.job != "eval"
     # A wheel has the programs of eval and launch in a folder of its own.
-    root = pathlib.Path(shared_flags.__file__).parents[1] if is_training else ROOT
-    options = plan.dialect.LABEL_OPTIONS
-    folders = (FLAGS.data_dir, FLAGS.model_dir, f"{root}/")
-    words = plan.command(*folders, python=sys.executable, options=options)
+    root = pathlib.Path(cli.__file__).parents[2] if is_training else ROOT
+    options = plan.dialect.label_options
+    words = plan.command(
+        data_dir, model_dir, f"{root}/", python=sys.executable, options=options
+    )
     if not is_training:
         return words
     return [sys.executable, str(ROOT / "launch/supervise.py"), "--", *words]
 
 
-def require_one_source() -> None:
-    """Refuses flags that describe the nodes in no way, in several, or beside a probe.
-
-    Raises:
-        UserError: If they do.
-    """
-    num_sources = is_stated() + FLAGS.probe + bool(FLAGS.topology)
-    if num_sources != 1:
-        raise UserError(
-            "expected the nodes by one of --sockets with --cores_per_socket, --probe,"
-            f" and --topology=FILE; got {'several' if num_sources else 'none'}."
-        )
-    given = [f"--{name}" for name in _OF_STATED_NODES if FLAGS[name].present]
-    if given and not is_stated():
-        raise UserError(
-            "--probe and --topology already describe the nodes; got"
-            f" {', '.join(given)} as well, which only --sockets needs. Leave it out."
-        )
-
-
-def is_stated() -> bool:
-    """Returns whether the flags describe a node by numbers."""
-    return FLAGS.sockets is not None or FLAGS.cores_per_socket is not None
-
-
-def nodes() -> Topology:
-    """Returns the nodes, from the source that the flags name.
-
-    Raises:
-        UserError: If it can't be read.
-    """
-    hosts = read_hosts()
-    num_nodes = len(hosts) or (1 if FLAGS.num_nodes is None else FLAGS.num_nodes)
-    if num_nodes < 1:
-        raise UserError(f"--num_nodes must be at least 1; got {num_nodes}.")
-    if not 0 <= FLAGS.memory_gb < math.inf:
-        raise UserError(f"--memory_gb must be 0 or more; got {FLAGS.memory_gb}.")
-    if is_stated():
-        return topology.stated(
-            num_nodes,
-            FLAGS.sockets or 0,
-            FLAGS.cores_per_socket or 0,
-            FLAGS.threads_per_core,
-            FLAGS.numa_per_socket,
-            round(FLAGS.memory_gb * 1e9),
-        )
-    if FLAGS.probe and hosts:
-        return topology.of_hosts(probe_hosts(hosts))
-    one = probe.probe() if FLAGS.probe else read_topology(FLAGS.topology)
-    return topology.repeated(one, num_nodes, hosts)
-
-
-def read_hosts() -> list[str]:
-    """Returns the hosts in the file of --hosts; none without it.
-
-    Raises:
-        UserError: If the file can't be read, or its hosts are not those of --num_nodes.
-    """
-    if not FLAGS.hosts:
-        return []
-    hosts = [host.partition(":")[0] for host in mpirun_command.read_hosts(FLAGS.hosts)]
-    if not hosts:
-        raise UserError(f"{FLAGS.hosts} must name a host on each line; it names none.")
-    if len(set(hosts)) < len(hosts):
-        raise UserError(f"{FLAGS.hosts} must name each host once; it names one twice.")
-    if FLAGS.num_nodes not in (None, len(hosts)):
-        raise UserError(
-            f"--num_nodes must be the number of hosts in {FLAGS.hosts}; got"
-            f" {FLAGS.num_nodes} and {len(hosts)} hosts. Leave it out."
-        )
-    return hosts
-
-
-def read_topology(path: str) -> Topology:
-    """Returns the nodes in a file.
-
-    Raises:
-        UserError: If it can't be read, or holds something else.
-    """
-    try:
-        text = pathlib.Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--topology={path} can't be read: {error}.") from error
-    return topology.from_json(text, f"--topology={path}")
-
-
-def probe_hosts(hosts: list[str]) -> list[tuple[str, Topology]]:
+def _probe_hosts(names: Sequence[str], launcher: str) -> list[tuple[str, Topology]]:
     """Returns the name and the topology of each host.
 
     Raises:
@@ -250,7 +412,7 @@ def probe_hosts(hosts: list[str]) -> list[tuple[str, Topology]]:
     requests = StopRequests()
     requests.catch()
     words = ["--probe", "--print=topology"]
-    answers, failures = host_commands.run_on_hosts(hosts, dialect(), words, requests)
+    answers, failures = hosts.ask(names, DIALECTS[launcher], words, requests)
     for sentence in failures.values():
         raise UserError(sentence)
     return [
@@ -259,16 +421,144 @@ def probe_hosts(hosts: list[str]) -> list[tuple[str, Topology]]:
     ]
 
 
-def dialect() -> Dialect:
-    """Returns how the launcher is spoken to."""
-    return job_plan.DIALECTS[FLAGS.launcher]
+def request(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> Request:
+    """Returns what the flags ask for.
+
+    Raises:
+        UserError: If there is no such recipe, or the data set can't be read.
+    """
+    threads = line.of(JobSettings)
+    recipe = recipe_file.get(line.values["recipe"])
+    num_examples = recipe.num_train_examples
+    class_names: tuple[str, ...] = ()
+    data_dir = line.values["data_dir"]
+    if data_dir and pathlib.Path(data_dir).is_dir():
+        # It needs NumPy, and the records are rarely on a login node.
+        from data_prep.records import manifest
+
+        if record_set := manifest.find(data_dir):
+            contents = record_set.manifest
+            if "train" in contents.splits:
+                num_examples = contents.splits["train"].num_examples
+            class_names = contents.class_names
+    return Request(
+        job=job.job,
+        launcher=job.launcher,
+        recipe=recipe,
+        recipe_flag=line.values["recipe"],
+        overrides=command_line.overrides(line),
+        given=passed_on(line, job),
+        num_train_examples=num_examples,
+        class_names=class_names,
+        eval_batch_size=line.values["eval_batch_size"],
+        ranks_per_node=job.ranks_per_node,
+        num_intra_threads=threads.num_intra_threads,
+        num_inter_threads=threads.num_inter_threads,
+        num_servers=num_servers(line, job),
+        hosts_file=nodes.hosts,
+        srun_mpi=job.srun_mpi,
+        kmp_blocktime=threads.kmp_blocktime,
+    )
+
+
+def num_servers(line: CommandLine, job: JobFlags) -> int | None:
+    """Returns the number of servers that is asked for; None if it isn't.
+
+    Raises:
+        UserError: If the two flags for it differ, or the job has no servers.
+    """
+    names = [name for name in ("num_servers", "num_ps") if name in line.given]
+    words = " and ".join(f"--{name}={line.values[name]}" for name in names)
+    if names and job.job != "parameter_server":
+        raise UserError(
+            "only a job with parameter servers (--job=parameter_server) has a number"
+            f" of them; got {words} with --job={job.job}. Leave it out."
+        )
+    numbers = {line.values[name] for name in names}
+    if len(numbers) > 1:
+        raise UserError(
+            f"the number of parameter servers must be one; got {words}. Leave one out."
+        )
+    return numbers.pop() if numbers else None
+
+
+def passed_on(line: CommandLine, job: JobFlags) -> dict[str, str]:
+    """Returns the words of the given flags that the training gets too.
+
+    Raises:
+        UserError: If there are any, but no training is planned.
+    """
+    of_planner = {
+        field.name
+        for kind in (NodeFlags, JobFlags)
+        for field in dataclasses.fields(kind)
+    }
+    without = of_planner | _PLANNED
+    if job.job == "eval":
+        without |= _OF_EVALUATION
+    words = {name: word for name, word in line.given.items() if name not in without}
+    if words and job.job == "eval":
+        raise UserError(
+            "--job=eval plans an evaluation, which has no flags of a training; got"
+            f" {', '.join(words.values())}."
+        )
+    return words
+
+
+def batch_settings(line: CommandLine, job: JobFlags) -> BatchSettings:
+    """Returns what a scheduler is asked for.
+
+    Raises:
+        UserError: If the time limit isn't one, or the name can't be a job's.
+    """
+    match = re.fullmatch(r"(\d{1,4}):([0-5]\d)", job.time_limit)
+    if not match or match[0].replace("0", "") == ":":
+        raise UserError(
+            "--time_limit must be hours and minutes, such as 04:00; got"
+            f" {job.time_limit!r}."
+        )
+    run_dir = pathlib.Path(line.values["model_dir"]).name
+    name = job.run_name or run_dir or line.values["recipe"]
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise UserError(
+            "the name of a job must consist of letters, digits and any of _.-; got"
+            f" {name!r}. Give another one by --run_name."
+        )
+    return BatchSettings(
+        name=name,
+        hours=int(match[1]),
+        minutes=int(match[2]),
+        partition=job.partition,
+        is_resumed=job.job != "eval",
+    )
+
+
+def folders(line: CommandLine, job: JobFlags) -> Folders:
+    """Returns the folders of a script.
+
+    Raises:
+        UserError: If records are to be staged, but no folder is named for them.
+    """
+    data_dir, model_dir = line.values["data_dir"], line.values["model_dir"]
+    if job.stage_from and not data_dir:
+        raise UserError(
+            "--stage_from needs --data_dir, the folder on the disk of each node that"
+            " the records are copied to; got none."
+        )
+    return Folders(
+        clone=str(ROOT) if job.clone is None else job.clone,
+        data_dir=data_dir,
+        output_dir=str(pathlib.Path(model_dir).parent) if model_dir else "",
+        run_dir=pathlib.Path(model_dir).name,
+        stage_from=job.stage_from,
+        stages_shards=line.values["shard_by"] == "file",
+        bundle=job.bundle,
+    )
 
 
 def run() -> None:
-    """Runs the program."""
-    for name in _WITHOUT:
-        delattr(FLAGS, name)
-    errors.run(main, flag_topics.PLAN)
+    """Runs the program and exits."""
+    sys.exit(program.run(main))
 
 
 if __name__ == "__main__":

@@ -13,26 +13,24 @@ to this program. Hosts can be left out only if the command is mpirun and names
 them with -hosts or -f, not if it takes them from a Slurm allocation.
 """
 
-import math
 import pathlib
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from resnet.base import import_failures
+from resnet.base import program  # Before imports that may fail.
 
-import_failures.report()  # Before the imports that may fail.
-
-from absl import flags
+# isort: split
 
 from launch import mpirun_command
 from launch.stop_requests import StopRequests
-from resnet import shared_flags
-from resnet.base import errors
+from resnet.base import cli
 from resnet.base.errors import EXIT_CODE, UserError
+from resnet.base.settings import AT_LEAST_ZERO, setting
 from resnet.checkpoint import retention, step_dirs
 from resnet.config.config import Config, load_config
 from resnet.runtime import preemption
@@ -41,37 +39,43 @@ from resnet.watchdog import failure_file, history
 
 LOCKED_SECONDS = 30.0  # A file server may hold the lock of a dead host for minutes.
 
-FLAGS = flags.FLAGS
-flags.DEFINE_integer(
-    "max_restarts", 3, "Maximum number of restarts after the first start."
+
+@dataclass(frozen=True)
+class SuperviseFlags:
+    """When a training is restarted."""
+
+    max_restarts: int = setting(
+        3, "Maximum number of restarts after the first start.", bounds=AT_LEAST_ZERO
+    )
+    restart_seconds: float = setting(
+        5.0, "Delay before each restart, in seconds.", bounds=AT_LEAST_ZERO
+    )
+
+
+FLAGS: cli.Groups = (
+    SuperviseFlags,
+    cli.Flags(Config, names=("model_dir",), common=False, unset="that of the command"),
 )
-flags.DEFINE_float("restart_seconds", 5.0, "Delay before each restart, in seconds.")
 
 
-def main(words: Sequence[str]) -> None:
-    """Supervises a command, and exits with its last exit code."""
-    model_dir = pathlib.Path(model_dir_of(words, FLAGS.model_dir))
-    for name in ("max_restarts", "restart_seconds"):
-        value = FLAGS[name].value
-        if not 0 <= value < math.inf:
-            raise UserError(f"--{name} must be at least 0 and finite; got {value}.")
+def main(argv: Sequence[str]) -> int:
+    """Supervises a command, and returns its last exit code."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    line, words = cli.parse(argv[:end], __doc__, FLAGS), argv[end + 1 :]
+    model_dir = pathlib.Path(model_dir_of(words, line.values["model_dir"]))
     requests = StopRequests()
     requests.catch()
     try:
-        code = supervise(
-            words, model_dir, requests, FLAGS.max_restarts, FLAGS.restart_seconds
-        )
+        return supervise(words, model_dir, requests, line.of(SuperviseFlags))
     finally:
         preemption.ignore_stop_signals()
-    sys.exit(code)
 
 
 def supervise(
     words: Sequence[str],
     model_dir: pathlib.Path,
     requests: StopRequests,
-    max_restarts: int,
-    restart_seconds: float,
+    limits: SuperviseFlags,
     locked_seconds: float = LOCKED_SECONDS,
 ) -> int:
     """Runs a command until it is done or must not be restarted.
@@ -80,8 +84,7 @@ def supervise(
         words: The command that starts the training.
         model_dir: Folder of the run.
         requests: The signals that ask to stop.
-        max_restarts: Maximum number of restarts after the first start.
-        restart_seconds: Delay before each restart, in seconds.
+        limits: When it is restarted.
         locked_seconds: Additional delay if the folder is still locked, in seconds.
 
     Returns:
@@ -111,10 +114,10 @@ def supervise(
                 model_dir, "it has failed at the same place twice, and is not restarted"
             )
             return code
-        if len(failed_at) > max_restarts:
-            report(model_dir, f"the limit of {max_restarts} restarts is reached")
+        if len(failed_at) > limits.max_restarts:
+            report(model_dir, f"the limit of {limits.max_restarts} restarts is reached")
             return code
-        requests.pause(restart_seconds + (locked_seconds if is_locked else 0))
+        requests.pause(limits.restart_seconds + (locked_seconds if is_locked else 0))
         if not requests.seen:
             words = on_reachable_hosts(words, model_dir)
         if requests.seen:
@@ -124,7 +127,7 @@ def supervise(
                 f" from the last checkpoint (exit code {REQUEUE_EXIT_CODE})",
             )
             return REQUEUE_EXIT_CODE
-        report(model_dir, f"restart {len(failed_at)} of {max_restarts}")
+        report(model_dir, f"restart {len(failed_at)} of {limits.max_restarts}")
 
 
 def is_done(model_dir: pathlib.Path) -> bool:
@@ -211,23 +214,27 @@ def _require_even_parts(config: Config, num_ranks: int) -> None:
     )
 
 
-def model_dir_of(words: Sequence[str], given: str | None) -> str:
+def model_dir_of(words: Sequence[str], before: str) -> str:
     """Returns the --model_dir that a command names, or else that of this program.
+
+    Args:
+        words: The command.
+        before: That of this program; empty for none.
 
     Raises:
         UserError: If there is none, the two differ, or there is no command.
     """
     match = re.search(r"^--?model_dir(?:=|\n)(.+)$", "\n".join(words), re.M)
-    named = match[1] if match else given
+    named = match[1] if match else before
     if not words or not named:
         raise UserError(
             "expected a command with --model_dir after `--`, such as `-- mpirun -np 2"
             " python resnet/resnet_main.py --model_dir=MODEL ...`, or --model_dir=MODEL"
             f" before it; got {' '.join(words) or 'none'!r}."
         )
-    if given not in (None, named):
+    if before not in ("", named):
         raise UserError(
-            f"--model_dir={given} before `--` and --model_dir={named} after it name"
+            f"--model_dir={before} before `--` and --model_dir={named} after it name"
             " two folders. Leave the first one out."
         )
     return named
@@ -240,12 +247,8 @@ def report(model_dir: pathlib.Path, sentence: str) -> None:
 
 
 def run() -> None:
-    """Runs the program."""
-    separator = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    words = sys.argv[separator + 1 :]
-    del sys.argv[separator:]
-    shared_flags.keep_only(("model_dir",))
-    errors.run(lambda: main(words))
+    """Runs the program and exits."""
+    sys.exit(program.run(main))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from launch.nodes import probe
+from launch import probe
 from resnet.hardware import cpu_features
 from tests import tiny_set
 from tests.made_once import made_once

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 import pytest
 
-from launch.nodes import probe
+from launch import probe
 from tests.jobs.conftest import MPIRUN, REPOSITORY
 
 _ROOT = Path(os.environ.get("CLUSTER_PROGRAMS", "/"))

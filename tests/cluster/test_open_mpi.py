@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launch import plan
-from launch.dialects import openmpi
+from launch import plan, probe
+from launch.dialects import DIALECTS
 from launch.labels import Labels
-from launch.nodes import probe
 from tests.in_process import run
 
 pytestmark = pytest.mark.cluster
@@ -99,8 +98,9 @@ def test_rank_and_host_stand_in_front_of_each_line(open_mpi):
         pytest.skip("needs a second core")
     text = "echo one; echo two of $OMPI_COMM_WORLD_RANK; printf three"
     words[words.index("python") :] = ["sh", "-c", text]
-    done = launched([words[0], *openmpi.LABEL_OPTIONS, *words[1:]], open_mpi)
-    labels = Labels(openmpi.LABEL, {0: "a", 1: "b"})
+    options = DIALECTS["openmpi"].label_options
+    done = launched([words[0], *options, *words[1:]], open_mpi)
+    labels = Labels(DIALECTS["openmpi"].label, {0: "a", 1: "b"})
     lines = (labels.translate(done.stdout.encode()) + labels.rest()).decode()
     expected = ["[0 a] one", "[0 a] two of 0", "[0 a] three"]
     expected += ["[1 b] one", "[1 b] two of 1", "[1 b] three"]

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launch import plan
-from launch.dialects import slurm as dialect
+from launch import plan, probe
+from launch.dialects import DIALECTS
 from launch.labels import Labels
-from launch.nodes import probe
 from tests.in_process import run
 
 pytestmark = pytest.mark.cluster
@@ -161,9 +160,9 @@ def test_a_job_saves_before_its_limit_is_requeued_and_resumes(
 def test_rank_and_host_stand_in_front_of_each_line(slurm):
     text = "echo one; echo two of $SLURM_PROCID"
     place = ("--partition=here", "--ntasks=2", "--overcommit")
-    done = slurm.run("srun", *dialect.LABEL_OPTIONS, *place, "sh", "-c", text)
+    done = slurm.run("srun", *DIALECTS["slurm"].label_options, *place, "sh", "-c", text)
     assert done.returncode == 0, done.stderr
-    labels = Labels(dialect.LABEL, {0: "a", 1: "b"})
+    labels = Labels(DIALECTS["slurm"].label, {0: "a", 1: "b"})
     lines = (labels.translate(done.stdout.encode()) + labels.rest()).decode()
     expected = ["[0 a] one", "[0 a] two of 0", "[1 b] one", "[1 b] two of 1"]
     assert sorted(lines.splitlines()) == expected

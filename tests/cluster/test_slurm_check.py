@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from launch.nodes import probe
+from launch import probe
 from tests.cluster.conftest import WITHOUT_LIBRARIES
 from tests.jobs.test_plan_check import assert_only_load, found
 
@@ -18,9 +18,9 @@ SLURM = ("--launcher=slurm", "--srun_mpi=pmi2")
 # The planner, with as much time for hosts and ranks as a starved machine may need.
 PROGRAM = """
 from launch import plan
-from launch.checking import preflight
-from launch.nodes import host_commands
-host_commands.SECONDS = preflight._START_SECONDS = 500
+from launch import check
+from launch import hosts
+hosts.SECONDS = check._START_SECONDS = 500
 plan.run()
 """
 

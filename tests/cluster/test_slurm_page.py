@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import plan
-from launch.nodes import probe
+from launch import plan, probe
 from tests import in_process, smallest
 from tests.jobs.test_pages import commands
 

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from launch.nodes.topology import parse_cpu_list
+from launch.topology import parse_cpu_list
 from resnet.runtime import program, startup
 from resnet.training.parameter_servers import roles
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import plan
-from launch.nodes import probe, topology
+from launch import plan, probe, topology
 from tests import smallest
 from tests.in_process import run
 from tests.jobs.conftest import MPIRUN, REPOSITORY

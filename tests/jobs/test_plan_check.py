@@ -5,9 +5,7 @@ import re
 
 import pytest
 
-from launch import plan
-from launch.checking import preflight
-from launch.nodes import host_commands, probe
+from launch import check, hosts, plan, probe
 from tests.in_process import Done, run
 from tests.jobs.conftest import MPIRUN
 
@@ -22,8 +20,8 @@ def hydra(monkeypatch):
     monkeypatch.setenv("PATH", f"{MPIRUN.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("HYDRA_LAUNCHER", "fork")
     # A starved machine may need more time than the hosts of a job should.
-    monkeypatch.setattr(host_commands, "SECONDS", 500)
-    monkeypatch.setattr(preflight, "_START_SECONDS", 500)
+    monkeypatch.setattr(hosts, "SECONDS", 500)
+    monkeypatch.setattr(check, "_START_SECONDS", 500)
 
 
 def found(done: Done) -> dict[str, tuple[str, str]]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launch.nodes.topology import cpu_list
+from launch.topology import cpu_list
 
 GIB = 1 << 30
 # A logical processor by its socket, its NUMA node and its number of the core.

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from launch import plan
-from launch.dialects import pbs
 from tests.in_process import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -201,12 +199,6 @@ def test_a_hosts_file_with_a_blank_is_one_word(launcher, tmp_path):
     told = f'{line}; printf "%s\\n" "${{launcher[@]}}"'
     done = subprocess.run(["bash", "-c", told], capture_output=True, text=True)
     assert str(hosts) in done.stdout.splitlines()
-
-
-def test_pbs_reaches_hosts_by_a_shell_that_sees_the_same_words():
-    words = ["python", "/my clone/probe.py", "a;b"]
-    *_, host, command = pbs.on_host("n1", words)
-    assert (host, shlex.split(command)) == ("n1", words)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

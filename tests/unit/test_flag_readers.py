@@ -8,8 +8,6 @@ FLAG_READERS = MAINS | {
     "resnet.setting_flags",
     "resnet.shared_flags",
     "resnet.train_flags",
-    "launch.launch_flags",
-    "launch.plan_flags",
     "resnet.base.errors",
     "resnet.base.cli",
     "resnet.base.program_help",

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch import labels
-from launch.dialects import intelmpi, mpich, openmpi, slurm
+from launch.dialects import DIALECTS
 from launch.labels import Labels
-from launch.planning import job_plan
 from launch.stop_requests import StopRequests
 
+HYDRA, SLURM = DIALECTS["mpich"].label, DIALECTS["slurm"].label
 HOSTS = {0: "a", 1: "b"}
 
 
@@ -30,34 +30,34 @@ def translated(pattern: str, *pieces: str) -> str:
 @pytest.mark.parametrize(
     ("dialect", "text"),
     [
-        (mpich, hydra(1, "b", "loss 2.3\n")),
-        (intelmpi, "[1] loss 2.3\n"),
-        (openmpi, "[1,1]<stdout>:loss 2.3\n"),
-        (slurm, "  1: loss 2.3\n"),
+        ("mpich", hydra(1, "b", "loss 2.3\n")),
+        ("intelmpi", "[1] loss 2.3\n"),
+        ("openmpi", "[1,1]<stdout>:loss 2.3\n"),
+        ("slurm", "  1: loss 2.3\n"),
     ],
 )
 def test_each_launchers_label_becomes_rank_and_host(dialect, text):
-    assert translated(dialect.LABEL, text) == "[1 b] loss 2.3\n"
-    assert translated(dialect.LABEL, "no label: 1\n") == "no label: 1\n"
+    assert translated(DIALECTS[dialect].label, text) == "[1 b] loss 2.3\n"
+    assert translated(DIALECTS[dialect].label, "no label: 1\n") == "no label: 1\n"
 
 
 def test_every_launcher_is_asked_for_labels():
-    for dialect in job_plan.DIALECTS.values():
-        assert dialect.LABEL_OPTIONS
-        assert "rank" in re.compile(dialect.LABEL).groupindex
+    for dialect in DIALECTS.values():
+        assert dialect.label_options
+        assert "rank" in re.compile(dialect.label).groupindex
 
 
 def test_pieces_of_several_ranks_are_joined():
     pieces = [hydra(0, "a", "one "), hydra(1, "b", "two\n"), hydra(0, "a", "more\n")]
     expected = "[1 b] two\n[0 a] one more\n"
-    assert translated(mpich.LABEL, "".join(pieces)) == expected
-    assert translated(mpich.LABEL, *pieces) == expected
+    assert translated(HYDRA, "".join(pieces)) == expected
+    assert translated(HYDRA, *pieces) == expected
 
 
 def test_the_last_line_needs_no_end():
     text = hydra(0, "a", "one ") + hydra(1, "b", "two")
-    assert translated(mpich.LABEL, text) == "[1 b] two\n[0 a] one \n"
-    assert translated(mpich.LABEL, "killed") == "killed\n"
+    assert translated(HYDRA, text) == "[1 b] two\n[0 a] one \n"
+    assert translated(HYDRA, "killed") == "killed\n"
 
 
 @given(st.data())
@@ -66,7 +66,7 @@ def test_lines_do_not_depend_on_how_the_stream_is_cut(data):
     pieces = data.draw(st.lists(st.tuples(st.integers(0, 2), texts), max_size=8))
     stream = b"".join(hydra(rank, "h", text).encode() for rank, text in pieces)
     cut = data.draw(st.integers(0, len(stream)))
-    one, two = Labels(mpich.LABEL, {}), Labels(mpich.LABEL, {})
+    one, two = Labels(HYDRA, {}), Labels(HYDRA, {})
     whole = one.translate(stream) + one.rest()
     parts = two.translate(stream[:cut]) + two.translate(stream[cut:]) + two.rest()
     assert whole == parts
@@ -80,13 +80,13 @@ def test_a_single_rank_needs_no_label_of_a_launcher():
 def test_after_a_restart_only_the_launcher_knows_the_hosts():
     text = "0: one\nsupervise: restart 1 of 3\n0: two\n"
     expected = "[0 a] one\nsupervise: restart 1 of 3\n[0] two\n"
-    assert translated(slurm.LABEL, text) == expected
+    assert translated(SLURM, text) == expected
 
 
 def test_both_streams_of_a_job_get_labels_and_its_exit_code_is_returned(capfd):
     code = "import sys; print('0: out'); print('1: err', file=sys.stderr); sys.exit(75)"
     requests = StopRequests()
     words = [sys.executable, "-c", code]
-    assert labels.run(words, slurm.LABEL, HOSTS, requests) == 75
+    assert labels.run(words, SLURM, HOSTS, requests) == 75
     printed = capfd.readouterr()
     assert (printed.out, printed.err) == ("[0 a] out\n", "[1 b] err\n")

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.nodes import probe, topology
-from launch.nodes.topology import Core
-from launch.planning import layout
+from launch import layout, probe, topology
+from launch.topology import Core
 from resnet.base.errors import UserError
 from tests.unit import machine_trees
 

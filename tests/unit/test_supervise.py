@@ -8,6 +8,7 @@ import pytest
 
 from launch import stop_requests, supervise
 from launch.stop_requests import StopRequests
+from launch.supervise import SuperviseFlags
 from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
 from resnet.config.config import save_config
@@ -63,7 +64,8 @@ def run_it(model_dir):
 
     def run_it(*words: str, max_restarts: int = 3) -> int:
         requests = StopRequests()
-        return supervise.supervise(words, model_dir, requests, max_restarts, 0.0, 0.0)
+        limits = SuperviseFlags(max_restarts, 0.0)
+        return supervise.supervise(words, model_dir, requests, limits, 0.0)
 
     return run_it
 
@@ -281,7 +283,7 @@ def test_a_script_can_be_supervised_with_the_folder_named_before_it(
 
 
 @pytest.mark.parametrize("words", [("-model_dir", "M"), ("x", "--model_dir=M", "-y")])
-@pytest.mark.parametrize("given", [None, "M"])
+@pytest.mark.parametrize("given", ["", "M"])
 def test_the_folder_is_that_of_the_command(words, given):
     assert supervise.model_dir_of(words, given) == "M"
 
@@ -289,9 +291,9 @@ def test_the_folder_is_that_of_the_command(words, given):
 @pytest.mark.parametrize(
     ("words", "given", "sentence"),
     [
-        ((), None, "expected a command"),
+        ((), "", "expected a command"),
         ((), "M", "expected a command"),
-        (("run.sh",), None, "expected a command"),
+        (("run.sh",), "", "expected a command"),
         (("run", "--model_dir=M"), "N", "name two folders"),
     ],
 )

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.records.manifest import Manifest, Shard, Split
-from launch import place_shards
-from launch.nodes import topology
-from launch.planning import job_plan
-from launch.planning.job_plan import Request
+from launch import job_plan, place_shards, topology
+from launch.dialects import DIALECTS
+from launch.job_plan import Request
 from resnet.config import rules
 from resnet.config.recipes import RECIPES, imagenet
 from resnet.data import example_order, record_sets
@@ -55,7 +54,7 @@ def records_of(split: Split) -> RecordFiles:
     num_nodes=st.integers(512, 1024),
     per_node=st.sampled_from([1, 2, 4]),
     rank_batch=st.integers(1, 8),
-    launcher=st.sampled_from(sorted(job_plan.DIALECTS)),
+    launcher=st.sampled_from(sorted(DIALECTS)),
 )
 def test_a_plan_has_all_ranks_and_the_whole_batch(
     num_nodes, per_node, rank_batch, launcher
@@ -73,8 +72,8 @@ def test_a_plan_has_all_ranks_and_the_whole_batch(
     )
     assert plan.shape.num_processes == num_ranks
     assert plan.shape.num_nodes * plan.shape.processes_per_node == num_ranks
-    assert plan.numbers.num_parts == num_ranks
-    assert plan.numbers.rank_batch_size == rank_batch
+    assert plan.run.num_parts == num_ranks
+    assert plan.run.micro_batch_size == rank_batch
     words = plan.command("RECORDS", "MODEL")
     launched = " ".join(words[: words.index("python")])
     assert f" {num_ranks} " in launched.replace("=", " ") + " "
@@ -96,7 +95,7 @@ def test_each_node_of_an_asynchronous_job_has_one_rank_that_hardly_computes(
     )
     num_ranks, num_servers = plan.shape.num_processes, num_nodes - 1
     assert rules.num_workers(num_ranks, num_servers) == num_nodes * workers
-    assert plan.numbers.num_parts == num_nodes * workers
+    assert plan.run.num_parts == num_nodes * workers
     assert plan.shape.goes_round  # Rank r is on node r % num_nodes.
     found = [roles.of_rank(rank, num_servers) for rank in range(num_ranks)]
     assert len(set(found)) == num_ranks

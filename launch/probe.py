@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launch.nodes import topology
-from launch.nodes.topology import Core, Interface, Topology
+from launch import topology
+from launch.topology import Core, Interface, Topology
 from resnet.hardware import cpu_features
 
 _CPUS = "sys/devices/system/cpu"

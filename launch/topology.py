@@ -10,8 +10,8 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from resnet.base import json_file
 from resnet.base.errors import UserError
 
 # Those that the compiled ops and oneDNN choose their code by.
@@ -19,6 +19,8 @@ INSTRUCTION_SETS = ("avx", "avx2", "avx512f", "avx512_bf16", "amx_bf16")
 OF_THIS_MACHINE = "read from this machine"
 # Fields that may differ between hosts of a job without changing its plan.
 _OF_ONE_HOST = ("source", "hosts", "interfaces", "memory_bytes")
+_OUTPUT = "the output of `launch/plan.py --probe --print=topology`"
+_ADVICE = "Run that on a node of the cluster."
 _MEMORY_TOLERANCE = 0.02  # Firmware keeps a little of the same memory.
 
 
@@ -88,6 +90,10 @@ class Topology:
     source: str = "as stated"
     has_cpu_numbers: bool = True
     hosts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.cores:
+            raise UserError("'cores' must name at least one; it is empty")
 
     @property
     def sockets(self) -> tuple[int, ...]:
@@ -170,32 +176,25 @@ def to_json(topology: Topology) -> str:
 
 
 def from_json(text: str, described: str) -> Topology:
-    """Returns the topology in a JSON text.
+    """Returns the topology in a JSON text that `to_json` has returned.
 
     Args:
-        text: What `to_json` has returned.
-        described: A description of the text's source, for the sentence of an error.
+        text: The text.
+        described: A description of its source, for the sentence of an error.
 
     Raises:
         UserError: If the text holds something else.
     """
-    try:
-        values: dict[str, Any] = json.loads(text)
-        fields = {field.name: field for field in dataclasses.fields(Topology)}
-        lists = ("instruction_sets", "hosts")
-        values |= {name: tuple(values[name]) for name in lists}
-        values["interfaces"] = tuple(Interface(**one) for one in values["interfaces"])
-        values["cores"] = tuple(
-            Core(**{**one, "cpus": tuple(one["cpus"])}) for one in values["cores"]
-        )
-        if not values["cores"] or set(values) != set(fields):
-            raise ValueError
-        return Topology(**values)
-    except (ValueError, TypeError, KeyError) as error:
-        raise UserError(
-            f"{described} must be the output of `launch/plan.py --probe"
-            " --print=topology`; it isn't. Run that on a node of the cluster."
-        ) from error
+    return json_file.parse(text, Topology, described, _OUTPUT, _ADVICE)
+
+
+def read(path: str) -> Topology:
+    """Returns the topology in a file.
+
+    Raises:
+        UserError: If it can't be read, or holds something else.
+    """
+    return json_file.read(path, Topology, _OUTPUT, _ADVICE)
 
 
 def of_hosts(probed: Sequence[tuple[str, Topology]]) -> Topology:

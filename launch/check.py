@@ -8,46 +8,33 @@ import os
 import platform
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.checking import host_findings, host_report, rank_findings, rank_report
-from launch.checking.findings import Finding, Problem
-from launch.checking.host_report import HostReport
-from launch.dialects.job_shape import Dialect
-from launch.nodes import host_commands
-from launch.nodes.topology import Topology
-from launch.planning.job_plan import Plan
+from launch import host_findings, host_report, hosts, rank_findings
+from launch.dialects import Dialect
+from launch.host_findings import Finding, Problem
+from launch.host_report import HostReport
+from launch.job_plan import JobPlan
 from launch.stop_requests import StopRequests
+from launch.topology import Topology
 from resnet.base.errors import UserError
 
-_MEASURING = Path(__file__).resolve().parents[2] / "eval/launched_ranks.py"
+_MEASURING = Path(__file__).resolve().parents[1] / "eval/launched_ranks.py"
 # Time for the ranks to start and to measure, of which each rank takes some for itself
 # where all read the same disk. Then they end by themselves.
 _START_SECONDS, _SECONDS_PER_RANK = 60, 0.25
 _ENDING_SECONDS = 15
 _ALARMS = (signal.SIGALRM, 128 + signal.SIGALRM)  # Exit codes, by the launcher.
 _STALL_SECONDS = 20.0  # After which a lost host ends the measurement.
+_WIDTH = 80  # The width of most terminals.
+_NAME, _STATE = 11, 9  # Columns.
 
 
 @dataclass(frozen=True)
-class DataFolders:
-    """The folders of the data set; empty ones aren't used.
-
-    Attributes:
-        data_dir: The folder of the records on each host.
-        stage_from: The shared folder whose records a script copies there.
-        is_divided: Whether each host gets only a part of them.
-    """
-
-    data_dir: str = ""
-    stage_from: str = ""
-    is_divided: bool = False
-
-
-@dataclass(frozen=True)
-class Preflight:
+class Checked:
     """The result of a check.
 
     Attributes:
@@ -57,34 +44,59 @@ class Preflight:
     """
 
     findings: tuple[Finding, ...]
-    plan: Plan | None
+    plan: JobPlan | None
     hosts_of_ranks: Mapping[int, str]
 
     @property
     def problems(self) -> list[Problem]:
         """All that is wrong."""
-        return [problem for one in self.findings for problem in one.problems]
+        return [problem for finding in self.findings for problem in finding.problems]
 
     @property
     def can_run(self) -> bool:
         """Whether nothing prevents the job."""
         return self.plan is not None and not _prevents(self.findings)
 
+    def describe(self) -> str:
+        """Returns a table of what was found, with a sentence for each problem."""
+        lines = [f"{'check':{_NAME}}{'result':{_STATE}}found"]
+        for finding in self.findings:
+            lines += textwrap.wrap(
+                finding.found,
+                _WIDTH,
+                initial_indent=f"{finding.name:{_NAME}}{finding.state:{_STATE}}",
+                subsequent_indent=" " * (_NAME + _STATE),
+                break_on_hyphens=False,
+            )
+        if self.problems:
+            lines += ["", "Problems:"]
+        for problem in self.problems:
+            lines += textwrap.wrap(
+                problem.sentence,
+                _WIDTH,
+                initial_indent="- ",
+                subsequent_indent="  ",
+                break_on_hyphens=False,
+                break_long_words=False,
+            )
+        return "\n".join(lines)
+
 
 def check(
-    hosts: Sequence[str],
+    names: Sequence[str],
     dialect: Dialect,
-    data: DataFolders,
-    make_plan: Callable[[Mapping[str, Topology]], Plan],
+    manifest_dir: str,
+    make_plan: Callable[[Mapping[str, Topology]], JobPlan],
     requests: StopRequests,
     allows_single_core: bool,
-) -> Preflight:
+) -> Checked:
     """Checks the hosts and, unless something is wrong with them, the ranks.
 
     Args:
-        hosts: The hosts of the job; none for this machine.
+        names: The hosts of the job; none for this machine.
         dialect: The launcher.
-        data: The folders of the data set.
+        manifest_dir: The folder of the data set whose manifest is compared; empty for
+            none.
         make_plan: Returns the plan for the hosts, given their topologies.
         requests: The signals that ask to stop.
         allows_single_core: Whether a host may leave the job one of several cores.
@@ -92,45 +104,38 @@ def check(
     Raises:
         UserError: If there is no such launcher, or no plan for the hosts.
     """
-    reports, failures = _host_reports(hosts, dialect, data, requests)
+    reports, failures = _host_reports(names, dialect, manifest_dir, requests)
     findings = [host_findings.answers([*reports, *failures], failures)]
     if reports:
-        expects_data = bool(data.data_dir)
-        findings += host_findings.compare(reports, expects_data, allows_single_core)
+        findings += host_findings.compare(
+            reports, bool(manifest_dir), allows_single_core
+        )
     if _prevents(findings) or requests.seen:
-        return Preflight(tuple(findings), None, {})
-    topologies = {host: report.topology for host, report in reports.items()}
-    plan = make_plan(topologies)
-    num_bytes = next(iter(reports.values())).records_bytes * bool(data.stage_from)
-    if data.is_divided:
-        num_bytes //= len(reports)
-    findings += host_findings.compare_with_plan(reports, plan, num_bytes)
+        return Checked(tuple(findings), None, {})
+    plan = make_plan({host: report.topology for host, report in reports.items()})
+    findings.append(host_findings.compare_with_plan(reports, plan))
     if _prevents(findings):
-        return Preflight(tuple(findings), plan, {})
-    found, hosts_of_ranks = _rank_findings(plan, reports, requests)
-    return Preflight((*findings, *found), plan, hosts_of_ranks)
+        return Checked(tuple(findings), plan, {})
+    of_ranks, hosts_of_ranks = _start_ranks(plan, reports, requests)
+    return Checked((*findings, *of_ranks), plan, hosts_of_ranks)
 
 
 def _prevents(findings: Sequence[Finding]) -> bool:
-    return any(problem.prevents_run for one in findings for problem in one.problems)
+    return any(
+        problem.prevents_run for finding in findings for problem in finding.problems
+    )
 
 
 def _host_reports(
-    hosts: Sequence[str],
-    dialect: Dialect,
-    data: DataFolders,
-    requests: StopRequests,
+    names: Sequence[str], dialect: Dialect, manifest_dir: str, requests: StopRequests
 ) -> tuple[dict[str, HostReport], dict[str, str]]:
     """Returns the report of each host, and why other hosts have none."""
-    if not hosts:
-        own = host_report.gather(data.data_dir, data.stage_from or data.data_dir)
-        return {platform.node(): own}, {}
+    if not names:
+        return {platform.node(): host_report.gather(manifest_dir)}, {}
     arguments = ["--probe", "--print=host"]
-    for name in ("data_dir", "stage_from"):
-        if folder := getattr(data, name):
-            # Some launchers, such as ssh, start a program in the home folder.
-            arguments.append(f"--{name}={os.path.abspath(folder)}")
-    answers, failures = host_commands.run_on_hosts(hosts, dialect, arguments, requests)
+    if manifest_dir:  # Some launchers, such as ssh, start in the home folder.
+        arguments.append(f"--data_dir={os.path.abspath(manifest_dir)}")
+    answers, failures = hosts.ask(names, dialect, arguments, requests)
     reports = {}
     for host, answer in answers.items():
         try:
@@ -140,8 +145,8 @@ def _host_reports(
     return reports, failures
 
 
-def _rank_findings(
-    plan: Plan, reports: Mapping[str, HostReport], requests: StopRequests
+def _start_ranks(
+    plan: JobPlan, reports: Mapping[str, HostReport], requests: StopRequests
 ) -> tuple[list[Finding], dict[int, str]]:
     """Starts the ranks of a plan; returns what they got, and their hosts."""
     layout = plan.layout
@@ -163,11 +168,11 @@ def _rank_findings(
             )
         if done.exit_code:
             raise UserError(
-                f"the ranks must start and reach each other; `{plan.dialect.PROGRAM}`"
+                f"the ranks must start and reach each other; `{plan.dialect.program}`"
                 f" has ended with exit code {done.exit_code}: {done.reason}"
             )
-        report = rank_report.parse(done.stdout)
+        report = rank_findings.parse(done.stdout)
     except UserError as error:
         return [Finding("ranks", "not started", (Problem(str(error)),))], {}
-    hosts = {rank.rank: rank.host for rank in report.ranks}
-    return rank_findings.compare(report, plan, reports), hosts
+    hosts_of_ranks = {rank.rank: rank.host for rank in report.ranks}
+    return rank_findings.compare(report, plan, reports), hosts_of_ranks

@@ -7,7 +7,7 @@ The cores of each rank are those that the rank binds itself to
 import math
 from dataclasses import dataclass
 
-from launch.nodes.topology import Core, Topology, cpu_list
+from launch.topology import Core, Topology, cpu_list
 from resnet.base.errors import UserError
 from resnet.hardware import physical_cores
 

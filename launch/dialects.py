@@ -1,0 +1,364 @@
+"""Launchers and schedulers: how each is spoken to, as one row of `DIALECTS`.
+
+Options and lines are templates: `{name}` stands for one of the values of `_values`, and
+a template with a value of None is left out. What looks otherwise is the shell's.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class JobShape:
+    """The processes of a job.
+
+    Attributes:
+        processes_per_node: The largest number of processes on a node.
+        cpus_per_node: The number of logical processors that they use on a node.
+        goes_round: Whether successive ranks are on different nodes, rather than on the
+            same until it has all of its ranks.
+        hosts_file: A file of host names; empty if the scheduler knows them.
+        srun_mpi: The plugin by which Slurm's srun starts MPI programs; empty for the
+            site's default.
+    """
+
+    num_nodes: int
+    num_processes: int
+    processes_per_node: int
+    cpus_per_node: int
+    goes_round: bool = False
+    hosts_file: str = ""
+    srun_mpi: str = ""
+
+    @property
+    def cpus_per_process(self) -> int:
+        """The number of logical processors that Slurm gives each process."""
+        return max(self.cpus_per_node // self.processes_per_node, 1)
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """What a scheduler is asked for beside the processes.
+
+    Attributes:
+        name: The name of the job.
+        hours, minutes: The time limit.
+        partition: The partition or queue; empty for the site's default.
+        is_resumed: Whether the job saves before its time limit, and resumes.
+    """
+
+    name: str
+    hours: int
+    minutes: int
+    partition: str = ""
+    is_resumed: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How one launcher or scheduler is spoken to.
+
+    Attributes:
+        title: Its name in texts.
+        program: The program that starts the ranks.
+        options: The options of that program about the ranks of a job.
+        host_command: The command that runs a program once, on `{host}`.
+        shell_on_host: Whether a shell on the host parses what the command has joined.
+        unset_on_host: Variables that `host_command` must not see.
+        label_options: The options by which each line that a rank prints gets a label.
+        label: A pattern that matches the label: the group `rank` and, if the launcher
+            names it, `host`.
+        header: The lines of a batch file for the scheduler; none for launchers alone.
+        header_if_resumed: Further ones of a job that resumes.
+        header_otherwise: Further ones of any other job.
+        enter_folder: Lines of a script that enter the folder in which it was submitted.
+        find_clone: The lines of a script that set REPOSITORY to its clone.
+        run: The function of launch/jobs/requeue.sh that runs a job that resumes; empty
+            if the script becomes the launcher.
+        script_launcher: The lines of a script that set the array `launcher`.
+        before_limit: The lines of a script that ask a run to save before its time limit
+            where the scheduler doesn't.
+        starts_any: Whether it also has to start a single process.
+        rounds_cpus: Whether each process of a node gets the same number of processors,
+            and those that are left are unused.
+    """
+
+    title: str
+    program: str
+    options: Sequence[str]
+    host_command: Sequence[str]
+    shell_on_host: bool = False
+    unset_on_host: Sequence[str] = ()
+    label_options: Sequence[str]
+    label: str
+    header: Sequence[str] = ()
+    header_if_resumed: Sequence[str] = ()
+    header_otherwise: Sequence[str] = ()
+    enter_folder: Sequence[str] = ()
+    find_clone: Sequence[str]
+    run: str = ""
+    script_launcher: Sequence[str]
+    before_limit: Sequence[str] = ()
+    starts_any: bool = False
+    rounds_cpus: bool = False
+
+    def command(self, shape: JobShape, options: Sequence[str] = ()) -> list[str]:
+        """Returns the words in front of the program, with further options first."""
+        return [self.program, *options, *_words(self.options, _values(shape))]
+
+    def on_host(self, host: str, words: Sequence[str]) -> list[str]:
+        """Returns the command that runs a program once, on one host."""
+        if self.shell_on_host:
+            words = [shlex.join(words)]
+        return [*_words(self.host_command, {"host": host}), *words]
+
+    def batch_header(self, shape: JobShape, batch: BatchSettings) -> list[str]:
+        """Returns the lines of a batch file for the scheduler."""
+        more = self.header_if_resumed if batch.is_resumed else self.header_otherwise
+        return _filled([*self.header, *more], _values(shape) | _batch_values(batch))
+
+    def launcher_lines(self, shape: JobShape) -> list[str]:
+        """Returns the lines of a script that set the array `launcher`."""
+        return _filled(self.script_launcher, _values(shape))
+
+    def limit_lines(self, batch: BatchSettings) -> list[str]:
+        """Returns the lines of a script that ask a run to save before its limit."""
+        lines = self.before_limit if batch.is_resumed else ()
+        return _filled(lines, _batch_values(batch))
+
+
+Values = dict[str, str | None]
+
+
+def _values(shape: JobShape) -> Values:
+    per_node = shape.processes_per_node
+    in_turn = "1" if shape.goes_round else str(per_node)
+    values: Values = {
+        "nodes": str(shape.num_nodes),
+        "processes": str(shape.num_processes),
+        "per_node": str(per_node),
+        "slots": str(shape.num_nodes * per_node),
+        "cpus_per_node": str(shape.cpus_per_node),
+        "cpus_per_process": str(shape.cpus_per_process),
+        "in_turn": in_turn,  # Successive ranks on a node.
+        "ppn": in_turn if shape.num_nodes > 1 else None,
+        "mapping": "node" if shape.goes_round else f"ppr:{per_node}:node",
+        "cyclic": "cyclic" if shape.goes_round else None,
+        "maybe_cyclic": " cyclic" if shape.goes_round else "",
+        "hosts_file": shape.hosts_file or None,
+        "srun_mpi": shape.srun_mpi or None,
+    }
+    return values | {"hydra": shlex.join(_words(_HYDRA, values))}
+
+
+def _batch_values(batch: BatchSettings) -> Values:
+    minutes = 60 * batch.hours + batch.minutes
+    return {
+        "name": batch.name,
+        "hours": f"{batch.hours:02d}",
+        "minutes": f"{batch.minutes:02d}",
+        "partition": batch.partition or None,
+        "seconds_to_signal": str(max(60 * minutes - _SIGNAL_SECONDS, 1)),
+    }
+
+
+def _filled(templates: Iterable[str], values: Values) -> list[str]:
+    """Returns the texts of templates, without those that have a value of None."""
+    found = []
+    for template in templates:
+        names = [name for name in re.findall(r"{(\w+)}", template) if name in values]
+        if all(values[name] is not None for name in names):
+            for name in names:
+                template = template.replace(f"{{{name}}}", values[name] or "")
+            found.append(template)
+    return found
+
+
+def _words(templates: Iterable[str], values: Values) -> list[str]:
+    """Returns the words of options; a value is one word, whatever is in it."""
+    return [
+        word
+        for template in templates
+        if _filled([template], values)
+        for word in _filled(template.split(" "), values)
+    ]
+
+
+_SIGNAL_SECONDS = 120  # Before the time limit; a save takes seconds.
+# Hydra (MPICH, Intel MPI) binds nothing unless it is asked to: each rank binds itself.
+_HYDRA = ("-f {hosts_file}", "-np {processes}", "-ppn {ppn}")
+# Intel MPI's own pinning divides the node in another way where cores or ranks are
+# uneven. Scripts export the variable (launch/jobs/site.sh).
+_UNPINNED = ("-genv I_MPI_PIN off", *_HYDRA)
+# Characters that no program prints, since Hydra labels each piece of a line, too.
+_HYDRA_LABEL_OPTIONS = ("-prepend-pattern", "\x1e%r %h\x1f")
+_HYDRA_LABEL = "\x1e(?P<rank>\\d+) (?P<host>[^\x1f]*)\x1f"
+_HYDRA_ON_HOST = ("mpirun -hosts {host} -np 1",)
+# The function of launch/jobs/site.sh also offers srun.
+_SET_LAUNCHER = "set_launcher {processes} {in_turn}{maybe_cyclic}"
+# Without `--bind-to none` Open MPI pins each of one or two ranks to a single core.
+_OPEN_MPI = "-np {processes} --map-by {mapping} --bind-to none"
+_CLONE_ABOVE = (
+    """REPOSITORY=${REPOSITORY:-$(CDPATH='' cd"""
+    """ "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}""",
+)
+_REQUEUED = ("#SBATCH --requeue", "#SBATCH --open-mode=append")
+
+DIALECTS: dict[str, Dialect] = {
+    "mpich": Dialect(
+        title="MPICH",
+        program="mpirun",
+        options=_HYDRA,
+        host_command=_HYDRA_ON_HOST,
+        label_options=_HYDRA_LABEL_OPTIONS,
+        label=_HYDRA_LABEL,
+        find_clone=_CLONE_ABOVE,
+        script_launcher=(_SET_LAUNCHER,),
+    ),
+    "intelmpi": Dialect(
+        title="Intel MPI",
+        program="mpirun",
+        options=_UNPINNED,
+        host_command=_HYDRA_ON_HOST,
+        label_options=("-prepend-rank",),
+        label=r"^\[(?P<rank>\d+)\] ",
+        find_clone=_CLONE_ABOVE,
+        script_launcher=(_SET_LAUNCHER,),
+    ),
+    "openmpi": Dialect(
+        title="Open MPI",
+        program="mpirun",
+        # On other hosts, `python` is looked up in the PATH of this one, which has the
+        # environment's programs, rather than in that of ssh.
+        options=("--hostfile {hosts_file}", _OPEN_MPI, "-x PATH"),
+        host_command=("mpirun --host {host} -np 1 --bind-to none",),
+        label_options=("--tag-output",),
+        # Not only where a line begins: it labels each piece, as Hydra does.
+        label=r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>:",
+        find_clone=_CLONE_ABOVE,
+        script_launcher=(  # The function sets `passed_on`: PATH and other variables.
+            "set_passed_on",
+            'launcher=(mpirun ${HOSTFILE:+--hostfile "$HOSTFILE"} '
+            f'{_OPEN_MPI} "${{passed_on[@]}}")',
+        ),
+    ),
+    "slurm": Dialect(
+        title="Slurm",
+        program="srun",
+        # Slurm would divide the cores of a node among its tasks in an order of its own,
+        # so the ranks do it.
+        options=(
+            "--mpi={srun_mpi}",
+            "--nodes={nodes}",
+            "--ntasks={processes}",
+            "--ntasks-per-node={per_node}",
+            "--cpus-per-task={cpus_per_process}",
+            "--cpu-bind=none",
+            "--distribution={cyclic}",
+        ),
+        host_command=("srun --nodelist={host} --nodes=1 --ntasks=1 --cpu-bind=none",),
+        # With -c of an allocation, a single task would see the processors of one rank.
+        unset_on_host=(
+            "SLURM_CPUS_PER_TASK",
+            "SLURM_TRES_PER_TASK",
+            "SRUN_CPUS_PER_TASK",
+        ),
+        label_options=("--label",),
+        label=r"^ *(?P<rank>\d+): ",
+        header=(
+            "#SBATCH --partition={partition}",
+            "#SBATCH --time={hours}:{minutes}:00",
+            "#SBATCH --job-name={name}",
+            "#SBATCH --nodes={nodes}",
+            "#SBATCH --ntasks-per-node={per_node}",
+            "#SBATCH --cpus-per-task={cpus_per_process}",
+            "#SBATCH --exclusive",
+            "#SBATCH --mem=0",  # Else the exclusive node has its default memory.
+            "#SBATCH --output=%x-%j.log",
+        ),
+        header_if_resumed=(
+            f"#SBATCH --signal=B:USR1@{_SIGNAL_SECONDS}",
+            "# Before the time limit: saved, requeued, and the log appended.",
+            *_REQUEUED,
+        ),
+        header_otherwise=(
+            "# Started over if its node fails, since it has nothing to save.",
+            *_REQUEUED,
+        ),
+        find_clone=(
+            "# Slurm runs a copy of this file, whose clone is where sbatch found it.",
+            'file=$(scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null |',
+            r"  sed -n 's/^ *Command=\(.*\.slurm\).*/\1/p') || true",
+            "[[ $file == */launch/jobs/*.slurm ]] ||"
+            " file=${SLURM_SUBMIT_DIR:-.}/launch/jobs/",
+            "REPOSITORY=${REPOSITORY:-${file%/launch/jobs/*}}",
+        ),
+        run="run_and_requeue",
+        script_launcher=(
+            "# LAUNCHER=srun starts the ranks by srun instead of mpirun.",
+            "export SLURM_MPI_TYPE=${SLURM_MPI_TYPE:-{srun_mpi}}",
+            _SET_LAUNCHER,
+        ),
+        starts_any=True,
+        rounds_cpus=True,
+    ),
+    "lsf": Dialect(
+        title="LSF",
+        program="mpirun",
+        # Hydra takes the hosts from LSF, and starts its helper processes by blaunch.
+        options=("-rmk lsf", "-launcher lsf", *_UNPINNED),
+        host_command=("blaunch {host}",),
+        label_options=_HYDRA_LABEL_OPTIONS,
+        label=_HYDRA_LABEL,
+        header=(
+            "#BSUB -q {partition}",
+            "#BSUB -W {hours}:{minutes}",
+            "#BSUB -J {name}",
+            "#BSUB -n {slots}",
+            '#BSUB -R "span[ptile={per_node}]"',
+            "#BSUB -x",
+            "#BSUB -o %J.log",
+            "#BSUB -r",
+        ),
+        header_if_resumed=(
+            f"#BSUB -wa USR1 -wt {_SIGNAL_SECONDS // 60}",
+            '#BSUB -Q "75"',  # The exit code of a run that was preempted and has saved.
+        ),
+        find_clone=("REPOSITORY=${REPOSITORY:-${LS_SUBCWD:-.}}",),
+        script_launcher=("launcher=(mpirun -rmk lsf -launcher lsf {hydra})",),
+    ),
+    "pbs": Dialect(
+        title="PBS",
+        program="mpirun",
+        options=("-rmk pbs", *_UNPINNED),  # Hydra takes the hosts from PBS_NODEFILE.
+        host_command=("ssh -o BatchMode=yes {host}",),
+        shell_on_host=True,
+        label_options=_HYDRA_LABEL_OPTIONS,
+        label=_HYDRA_LABEL,
+        header=(
+            "#PBS -q {partition}",
+            "#PBS -l walltime={hours}:{minutes}:00",
+            "#PBS -N {name}",
+            "#PBS -l select={nodes}:ncpus={cpus_per_node}:mpiprocs={per_node}",
+            "#PBS -l place=scatter:excl",
+            "#PBS -j oe",
+            "#PBS -r y",
+        ),
+        # PBS starts a job in the home folder, where relative paths mean other folders.
+        enter_folder=('cd "${PBS_O_WORKDIR:-.}"',),
+        find_clone=("REPOSITORY=${REPOSITORY:-${PBS_O_WORKDIR:-.}}",),
+        script_launcher=("launcher=(mpirun -rmk pbs {hydra})",),
+        # At the limit itself, PBS leaves a job only seconds. The shell becomes mpirun,
+        # which has the same process id, and forwards the signal to all ranks.
+        before_limit=(
+            "# PBS sends no signal ahead of its limit. The ranks save, and exit with"
+            " 75.",
+            "# SECONDS has the time since the job began, such as that of the staging.",
+            "left=$((SECONDS < {seconds_to_signal} ? {seconds_to_signal} - SECONDS :"
+            " 0))",
+            '(sleep "$left" && kill -s USR1 $$) >/dev/null 2>&1 &',
+        ),
+    ),
+}

@@ -1,0 +1,560 @@
+"""Predicts what a training takes on so many nodes, by formulas (docs/estimating.md).
+
+A message of n bytes takes latency + n / bandwidth, and a sum of n bytes takes n / sum
+rate: alpha + n beta and n gamma in the source. Ranks are numbered node by node, and
+what they exchange within a node counts as part of its rate, so that only stages between
+nodes are counted. A node's ranks share its bandwidth.
+
+Source: Thakur, Rabenseifner and Gropp 2005, "Optimization of collective communication
+operations in MPICH", Int. J. High Perform. Comput. Appl. 19(1), pages 49 to 66.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+from resnet.base.errors import UserError
+from resnet.config import rounds
+from resnet.config.compression import (
+    BUCKET_VALUES,
+    METHODS,
+    CompressionSettings,
+    num_bytes,
+)
+from resnet.config.config import Config
+from resnet.models import names
+
+MOST_NODES = 4096
+ALLREDUCES = ("auto", "recursive_doubling", "rabenseifner", "ring")
+NOT_COMPRESSED = "not compressed"
+# Bytes that a core adds to other bytes of float32 per second: the median of 9 sums of
+# 25,557,032 values by NumPy, on one core of an AMD EPYC (Zen 5).
+SUM_BYTES_PER_SECOND = 8.1e9
+# MPICH gathers in a logarithmic number of stages below these bytes, else in a ring
+# (MPIR_CVAR_ALLGATHER_LONG_MSG_SIZE).
+_SHORT_ALLGATHER_BYTES = 512 << 10
+# The loss and the three flags that all ranks share in each step.
+_FLAG_BYTES = 16
+# Of three products of matrices in a layer, the backward pass computes two: the
+# gradients of the kernel and those of the inputs (`resnet.models.flops`).
+_BACKWARD_SHARE = 2 / 3
+# What is compared with gradients that aren't compressed: the measured codecs.
+_COMPRESSIONS: dict[str, dict[str, Any]] = {
+    "topk, 1 %": {"method": "topk", "ratio": 0.01},
+    "qsgd, 4 bits": {"method": "qsgd", "qstates": 7, "qsgd_bucket": 1024},
+    "terngrad": {"method": "terngrad"},
+}
+_LOCAL_STEPS = (2, 8)
+# Bytes per second between which a break-even is looked for: 1 Mbit/s to 10 Tbit/s.
+_SLOWEST, _FASTEST = 1e6 / 8, 1e13 / 8
+_HALVINGS = 40
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster of equal nodes, as they are in training."""
+
+    images_per_second: float  # Of a node by itself, without `fixed_seconds`.
+    fixed_seconds: float = 0.0  # Of a node's step, whatever the number of its images.
+    ranks_per_node: int = 1
+    latency: float = 2e-6  # Seconds of a message between nodes, however short.
+    bandwidth: float = 12.5e9  # Bytes per second that a node sends, and receives.
+    overlap: float = 1.0  # Fraction of the backward pass in which exchanges progress.
+    step_noise: float = 0.02  # Standard deviation of a node's step, as a fraction.
+    shared_disk: float = math.inf  # Bytes per second that all nodes read together.
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A training, as far as its duration depends on it."""
+
+    global_batch_size: int
+    num_steps: int
+    num_values: int  # Trained values, whose gradients are exchanged.
+    num_exchanges: int  # Steps in which the ranks exchange gradients.
+    num_averages: int = 0  # Averages of weights or velocities, by local SGD.
+    compression: CompressionSettings = field(default_factory=CompressionSettings)
+    relative_pixels: float = 1.0  # Of an image, over those that the rate is for.
+    image_bytes: float = 0.0  # Of an image's record in the data set.
+
+    @property
+    def gradient_bytes(self) -> int:
+        """The bytes of the gradients, float32."""
+        return 4 * self.num_values
+
+
+def workload_of(
+    config: Config, num_classes: int, rate_image_size: int, image_bytes: float
+) -> Workload:
+    """Returns the workload of a run.
+
+    Args:
+        config: The settings of the run, with the recipe's number of images.
+        num_classes: The number of classes; 0 for the usual one of the network.
+        rate_image_size: The side in pixels of the images that the nodes' rate is for.
+        image_bytes: The bytes of an image's record.
+
+    Raises:
+        UserError: If the training is asynchronous, or its messages depend on shapes.
+    """
+    if config.is_async:
+        raise UserError(
+            f"expected a recipe of synchronous training; {config.recipe} has parameter"
+            " servers (sync_mode=async), whose steps are not estimated."
+        )
+    if config.compress != "none" and METHODS[config.method].needs_matrices:
+        raise UserError(
+            f"--method={config.method} is not estimated: its messages depend on the"
+            " shapes of all kernels. resnet_main.py --explain --num_ranks=N prints"
+            " their bytes."
+        )
+    classes = num_classes or names.MODELS[config.model].usual_classes
+    num_exchanges = num_averages = 0
+    pixels = 0.0
+    for index, phase in enumerate(config.phases):
+        pixels += phase.num_steps * phase.image_size**2
+        if phase.is_local:
+            bounds = rounds.bounds_of_phase(config.phases, index)
+            num_rounds = sum(1 for _ in itertools.pairwise(bounds))
+            num_averages += num_rounds * (1 + (phase.local_velocities == "average"))
+        else:
+            num_exchanges += phase.num_steps
+    return Workload(
+        global_batch_size=config.global_batch_size,
+        num_steps=config.train_steps,
+        num_values=names.num_parameters(config.model, classes, config.se_ratio),
+        num_exchanges=num_exchanges,
+        num_averages=num_averages,
+        compression=config,
+        relative_pixels=pixels / config.train_steps / rate_image_size**2,
+        image_bytes=image_bytes,
+    )
+
+
+class Stages(NamedTuple):
+    """What a node does one after the other in a collective operation."""
+
+    num_messages: float
+    sent_bytes: float  # And as many that it receives.
+    summed_bytes: float = 0.0  # That one of its ranks adds to others.
+
+    def seconds(self, cluster: Cluster) -> float:
+        """Returns the seconds that they take."""
+        return (
+            self.num_messages * cluster.latency
+            + self.sent_bytes / cluster.bandwidth
+            + self.summed_bytes / SUM_BYTES_PER_SECOND
+        )
+
+
+def recursive_doubling(size: float, num_nodes: int, ranks_per_node: int = 1) -> Stages:
+    """Returns an all-reduce by lg N stages in which each rank sends the whole tensor.
+
+    Source: Thakur et al. 2005, section 4.5.
+    """
+    num_stages = math.floor(math.log2(num_nodes))
+    num_stages += 2 * _extra(num_nodes, ranks_per_node)
+    return Stages(num_stages, num_stages * size * ranks_per_node, num_stages * size)
+
+
+def rabenseifner(size: float, num_nodes: int, ranks_per_node: int = 1) -> Stages:
+    """Returns an all-reduce by reduce-scatter and all-gather, 2 lg N stages.
+
+    A node's ranks halve the tensor among themselves first, so that together they send
+    no more than one rank would, 2 (N - 1) / N times the tensor.
+
+    Source: Thakur et al. 2005, section 4.5.
+    """
+    num_stages = math.floor(math.log2(num_nodes))
+    in_tree = 1 << num_stages
+    extra = _extra(num_nodes, ranks_per_node)
+    times = (in_tree - 1) / in_tree + extra
+    return Stages(2 * (num_stages + extra), 2 * times * size, times * size)
+
+
+def _extra(num_nodes: int, ranks_per_node: int) -> int:
+    """Returns whether the tensor travels once more before all stages, and after them.
+
+    For numbers that aren't powers of two, pairs of neighboring ranks become one. An
+    even number of ranks on a node pairs up within it.
+
+    Source: MPICH, allreduce_intra_recursive_doubling.c.
+    """
+    is_power = num_nodes & (num_nodes - 1) == 0
+    return 0 if is_power or ranks_per_node % 2 == 0 else 1
+
+
+def ring(size: float, num_ranks: int) -> Stages:
+    """Returns an all-reduce by 2 (R - 1) messages of n / R bytes to the next rank.
+
+    Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002, section 3.
+    """
+    share = (num_ranks - 1) / num_ranks
+    return Stages(2 * (num_ranks - 1), 2 * share * size, share * size)
+
+
+def allreduce(size: float, num_nodes: int, cluster: Cluster, kind: str) -> Stages:
+    """Returns an all-reduce of a tensor by one of `ALLREDUCES`.
+
+    "auto" is the one that takes the least time, as MPI libraries choose by the size.
+    """
+    per_node = cluster.ranks_per_node
+    kinds = {
+        "recursive_doubling": recursive_doubling(size, num_nodes, per_node),
+        "rabenseifner": rabenseifner(size, num_nodes, per_node),
+        "ring": ring(size, num_nodes * per_node),
+    }
+    if kind != "auto":
+        return kinds[kind]
+    return min(kinds.values(), key=lambda stages: stages.seconds(cluster))
+
+
+def allgather(size: float, num_ranks: int) -> Stages:
+    """Returns an all-gather of each rank's message, of which a node sends R - 1.
+
+    Short messages take lg R stages, others R - 1 in a ring.
+
+    Source: Thakur et al. 2005, section 4.1; MPICH for the limit.
+    """
+    is_short = num_ranks * size < _SHORT_ALLGATHER_BYTES
+    num_messages = math.ceil(math.log2(num_ranks)) if is_short else num_ranks - 1
+    return Stages(num_messages, (num_ranks - 1) * size)
+
+
+def slices(size: float, num_ranks: int, ranks_per_node: int) -> Stages:
+    """Returns an exchange in which each rank sums up one slice of all messages.
+
+    An all-to-all of R - 1 slices of a rank's message, in which all ranks of a node send
+    at the same time, then an all-gather of the mean slices.
+
+    Source: Thakur et al. 2005, sections 4.1 and 4.4.
+    """
+    to_others = (num_ranks - ranks_per_node) / num_ranks * ranks_per_node
+    gathered = allgather(size / num_ranks, num_ranks)
+    num_messages = num_ranks - 1 + gathered.num_messages
+    return Stages(num_messages, to_others * size + gathered.sent_bytes)
+
+
+class Exchange(NamedTuple):
+    """One exchange of the gradients of the whole network."""
+
+    network_seconds: float  # Without any overlap.
+    codec_seconds: float
+    num_buckets: int  # Messages that follow each other.
+    sent_bytes: float  # By a node.
+
+    def exposed_seconds(self, backward_seconds: float, overlap: float) -> float:
+        """Returns the seconds by which the exchange makes a step longer.
+
+        The last bucket of k is only sent after the backward pass, and the others during
+        a fraction of it, the overlap. Encoding takes the cores of the computation.
+
+        Source: Agarwal et al. 2021, arXiv:2103.00543, the performance model:
+        max(T_backward, (k - 1) T_bucket) + T_last.
+        """
+        last = self.network_seconds / self.num_buckets
+        before = self.network_seconds - last
+        late = max(0.0, before - overlap * backward_seconds)
+        return self.codec_seconds + late + last
+
+
+def exchange_of_gradients(
+    workload: Workload, cluster: Cluster, num_nodes: int, kind: str = "auto"
+) -> Exchange:
+    """Returns the exchange of the gradients in a step.
+
+    All values are taken as one vector; the headers of each variable's message, where
+    these are compressed one by one, are 0.1 % of the messages of topk with a ratio of
+    1 %. So are the short ones that `dense_below` leaves whole, those of fewer than
+    2,048 values being 0.15 MB of ResNet-50's 102 MB. Of methods with a threshold, 1 %
+    is taken to be sent.
+    """
+    compression, method = workload.compression, METHODS[workload.compression.method]
+    is_dense = compression.compress == "none"
+    num_buckets = math.ceil(workload.num_values / BUCKET_VALUES)
+    if compression.compress == "entiremodel":
+        num_buckets = 1
+    sent = workload.gradient_bytes
+    if not is_dense:
+        sent = num_bytes(compression, [workload.num_values])
+    codec_seconds = 0.0
+    if is_dense or method.is_summed:
+        stages = allreduce(sent / num_buckets, num_nodes, cluster, kind)
+    else:
+        num_ranks = num_nodes * cluster.ranks_per_node
+        way, stages = _messages(compression, sent / num_buckets, num_ranks, cluster)
+        codec_seconds = _codec_seconds(workload, num_ranks, way)
+    return Exchange(
+        num_buckets * stages.seconds(cluster),
+        codec_seconds,
+        num_buckets,
+        num_buckets * stages.sent_bytes,
+    )
+
+
+def _messages(
+    compression: CompressionSettings,
+    size: float,
+    num_ranks: int,
+    cluster: Cluster,
+) -> tuple[str, Stages]:
+    """Returns how messages reach all ranks: the fastest way, or the one that is set."""
+    ways = {
+        "allgather": allgather(size, num_ranks),
+        "sliced": slices(size, num_ranks, cluster.ranks_per_node),
+    }
+    way = compression.exchange
+    if way == "auto":  # The run, too, compares the network's seconds only.
+        way = "allgather"
+        if num_ranks > 2:
+            way = min(ways, key=lambda name: ways[name].seconds(cluster))
+    return way, ways[way]
+
+
+def _codec_seconds(workload: Workload, num_ranks: int, way: str) -> float:
+    """Returns the seconds that a rank encodes and decodes in a step, on one core.
+
+    0 for methods that haven't been measured. With "allgather" a rank decodes R
+    messages; with "sliced" R slices of one message, then the means of R slices, of
+    which it encodes one.
+    """
+    encoded, decoded = 1.0, float(num_ranks)
+    if way == "sliced":
+        encoded, decoded = 1 + 1 / num_ranks, 2.0
+    encode, decode = METHODS[workload.compression.method].value_seconds
+    return workload.num_values * (encoded * encode + decoded * decode)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a training takes on some nodes; times are seconds, means over its steps."""
+
+    num_nodes: int
+    num_ranks: int
+    global_batch_size: int
+    num_steps: int
+    compute: float  # Of a node.
+    exchange: float  # By which the exchange between nodes makes a step longer.
+    stragglers: float  # Waiting for the slowest node.
+    input: float  # Waiting for images from a shared disk.
+    sent_bytes: float  # By a node in a step.
+    one_node_seconds: float  # Of the same step on one node.
+
+    @property
+    def step_seconds(self) -> float:
+        """The seconds of a step."""
+        return self.compute + self.exchange + self.stragglers + self.input
+
+    @property
+    def images_per_second(self) -> float:
+        """The images per second of all nodes."""
+        return self.global_batch_size / self.step_seconds
+
+    @property
+    def hours(self) -> float:
+        """The hours of all steps, without evaluations and checkpoints."""
+        return self.num_steps * self.step_seconds / 3600
+
+    @property
+    def node_hours(self) -> float:
+        """The hours of all nodes together."""
+        return self.num_nodes * self.hours
+
+    @property
+    def efficiency(self) -> float:
+        """The images per second and node, over those of one node by itself."""
+        return self.one_node_seconds / (self.num_nodes * self.step_seconds)
+
+    def as_dict(self) -> dict[str, float]:
+        """Returns the prediction and what follows from it, for JSON."""
+        following = ("step_seconds", "images_per_second", "efficiency", "hours")
+        return {
+            **dataclasses.asdict(self),
+            **{name: getattr(self, name) for name in (*following, "node_hours")},
+        }
+
+
+def predict(
+    workload: Workload, cluster: Cluster, num_nodes: int, kind: str = "auto"
+) -> Prediction:
+    """Returns the prediction for a number of nodes, whose ranks divide the batch.
+
+    The nodes' steps are taken as independent and normally distributed, so that a step
+    lasts as long as the largest of them; reading from a shared disk goes on at the same
+    time, and takes time only as far as it takes longer than all else. An average of the
+    weights after a round of local SGD has as many bytes as gradients that aren't
+    compressed, and overlaps with nothing; the averages of batch normalization's
+    statistics, 0.2 % of ResNet-50's, are left out.
+    """
+    images = workload.relative_pixels * workload.global_batch_size / num_nodes
+    compute = cluster.fixed_seconds + images / cluster.images_per_second
+    exchange = sent = 0.0
+    if num_nodes > 1:
+        gradients = exchange_of_gradients(workload, cluster, num_nodes, kind)
+        weights = allreduce(workload.gradient_bytes, num_nodes, cluster, kind)
+        flags = recursive_doubling(_FLAG_BYTES, num_nodes, cluster.ranks_per_node)
+        num_local = workload.num_steps - workload.num_exchanges
+        exposed = gradients.exposed_seconds(_BACKWARD_SHARE * compute, cluster.overlap)
+        exchange = (
+            workload.num_exchanges * exposed
+            + workload.num_averages * weights.seconds(cluster)
+            + num_local * flags.seconds(cluster)
+        ) / workload.num_steps
+        sent = (
+            workload.num_exchanges * gradients.sent_bytes
+            + workload.num_averages * weights.sent_bytes
+        ) / workload.num_steps
+    waiting = cluster.step_noise * compute * expected_maximum(num_nodes)
+    reading = workload.global_batch_size * workload.image_bytes / cluster.shared_disk
+    late = max(0.0, reading - compute - exchange - waiting)
+    prediction = Prediction(
+        num_nodes=num_nodes,
+        num_ranks=num_nodes * cluster.ranks_per_node,
+        global_batch_size=workload.global_batch_size,
+        num_steps=workload.num_steps,
+        compute=compute,
+        exchange=exchange,
+        stragglers=waiting,
+        input=late,
+        sent_bytes=sent,
+        one_node_seconds=compute + exchange + waiting + late,
+    )
+    if num_nodes == 1:
+        return prediction
+    alone = predict(workload, cluster, 1, kind).step_seconds
+    return dataclasses.replace(prediction, one_node_seconds=alone)
+
+
+@functools.cache
+def expected_maximum(number: int) -> float:
+    """Returns the mean of the largest of N numbers, in standard deviations.
+
+    The numbers are independent and normally distributed with mean 0. The mean is the
+    integral of 1 - F(x)^N over x > 0 minus that of F(x)^N over x < 0, by the trapezoid
+    rule, where F is the normal distribution function.
+
+    Source: David and Nagaraja 2003, "Order Statistics", 3rd edition, section 3.1, by
+    partial integration of the mean.
+    """
+    if number == 1:
+        return 0.0  # Without the integral's rounding.
+    cdf = NormalDist().cdf
+    limit, num_intervals = 9.0, 2000  # Standard deviations; nothing is beyond.
+    width = limit / num_intervals
+    total = 0.0
+    for index in range(num_intervals + 1):
+        x = index * width
+        value = 1 - cdf(x) ** number - cdf(-x) ** number
+        total += value / 2 if index in (0, num_intervals) else value
+    return total * width
+
+
+def noise_of_range(lowest: float, highest: float, mean: float, number: int) -> float:
+    """Returns the standard deviation of numbers, as a fraction of their mean.
+
+    The mean range of n normally distributed numbers is twice their expected maximum.
+
+    Source: David and Nagaraja 2003, section 3.1.
+    """
+    return (highest - lowest) / mean / (2 * expected_maximum(number))
+
+
+def dividing(global_batch_size: int, ranks_per_node: int) -> list[int]:
+    """Returns all numbers of nodes up to `MOST_NODES` that divide a batch."""
+    return [
+        number
+        for number in range(1, MOST_NODES + 1)
+        if global_batch_size % (number * ranks_per_node) == 0
+    ]
+
+
+def about_powers_of_two(numbers: Sequence[int]) -> list[int]:
+    """Returns about one number for each power of two, among numbers that rise."""
+    found = []
+    for power in range(MOST_NODES.bit_length()):
+        below = [number for number in numbers if number <= 1 << power]
+        found += below[-1:]
+    return sorted(set(found))
+
+
+def within(predictions: Sequence[Prediction], seconds: float) -> Prediction | None:
+    """Returns the first prediction of a training in so many seconds, or None."""
+    for prediction in predictions:
+        if prediction.num_steps * prediction.step_seconds <= seconds:
+            return prediction
+    return None
+
+
+def knee(predictions: Sequence[Prediction]) -> Prediction:
+    """Returns the number of nodes beyond which more of them gain less than they cost.
+
+    It has the largest efficiency / time: beyond it the efficiency falls faster than the
+    time does.
+
+    Source: Eager, Zahorjan and Lazowska 1989, "Speedup versus efficiency in parallel
+    systems", IEEE Trans. Computers 38(3), the knee of the execution time-efficiency
+    profile.
+    """
+    return max(predictions, key=lambda of: of.efficiency / of.step_seconds)
+
+
+def alternatives(workload: Workload) -> dict[str, Workload]:
+    """Returns the training with other ways to exchange gradients, by their names.
+
+    The first one is not compressed and exchanges gradients in each step.
+    """
+    dense = dataclasses.replace(
+        workload,
+        compression=CompressionSettings(),
+        num_exchanges=workload.num_steps,
+        num_averages=0,
+    )
+    ways = {NOT_COMPRESSED: dense}
+    for name, values in _COMPRESSIONS.items():
+        settings = CompressionSettings(compress="layerwise", **values)
+        ways[name] = dataclasses.replace(dense, compression=settings)
+    for length in _LOCAL_STEPS:
+        ways[f"local SGD, H = {length}"] = dataclasses.replace(
+            dense, num_exchanges=0, num_averages=math.ceil(workload.num_steps / length)
+        )
+    return ways
+
+
+def break_even(
+    dense: Workload,
+    other: Workload,
+    cluster: Cluster,
+    num_nodes: int,
+    kind: str = "auto",
+) -> float | None:
+    """Returns the bandwidth below which another exchange takes less time.
+
+    Found by bisection, since the time that fewer bytes save falls with the bandwidth.
+
+    Returns:
+        Bytes per second of a node; infinity if it takes less at any bandwidth, and None
+        if it takes more at any.
+    """
+
+    def saves_at(bandwidth: float) -> bool:
+        at = dataclasses.replace(cluster, bandwidth=bandwidth)
+        without, with_it = (
+            predict(workload, at, num_nodes, kind).step_seconds
+            for workload in (dense, other)
+        )
+        return with_it < without
+
+    if saves_at(_FASTEST):
+        return math.inf
+    if not saves_at(_SLOWEST):
+        return None
+    low, high = _SLOWEST, _FASTEST
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if saves_at(middle) else (low, middle)
+    return low

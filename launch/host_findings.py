@@ -1,0 +1,270 @@
+"""Compares the reports of the hosts of a job: pure functions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from launch.host_report import HostReport
+from launch.job_plan import JobPlan
+from launch.topology import Topology, cpu_list
+
+Reports = Mapping[str, HostReport]
+
+_NAMED = 4  # Further hosts are counted.
+_DIGEST = "(SHA-256)"  # At the end of the descriptions of digests.
+_PACKAGE = "version of "
+_MAY_BE_MISSING = "compiled ops"  # Stock ops are used then.
+_DIGEST_CHARACTERS = 16  # Enough to tell two apart.
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that is wrong.
+
+    Attributes:
+        sentence: It, and what to do, as one sentence.
+        prevents_run: Whether the job would fail or not be the planned one, rather than
+            be slower.
+    """
+
+    sentence: str
+    prevents_run: bool = True
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A line of the table: what is checked, and what is there, in a few words."""
+
+    name: str
+    found: str
+    problems: tuple[Problem, ...] = ()
+    is_checked: bool = True
+
+    @property
+    def state(self) -> str:
+        """The result in a word."""
+        if self.problems:
+            return "problem"
+        return "ok" if self.is_checked else "-"
+
+
+def names(hosts: Sequence[str]) -> str:
+    """Returns the names of hosts in words; only the first few of many."""
+    text = ", ".join(hosts[:_NAMED])
+    more = len(hosts) - _NAMED
+    return f"{text} and {more} more" if more > 0 else text
+
+
+def by_value(values: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Returns each different value with its hosts, the most frequent one first.
+
+    Args:
+        values: The value of each host, by its name.
+    """
+    hosts: dict[str, list[str]] = {}
+    for host, value in values.items():
+        hosts.setdefault(value, []).append(host)
+    return sorted(hosts.items(), key=lambda item: -len(item[1]))
+
+
+def differences(values: Mapping[str, str]) -> str:
+    """Returns the different values with their hosts, in words; empty if all are equal.
+
+    Args:
+        values: The value of each host, by its name.
+    """
+    different = by_value(values)
+    if len(different) < 2:
+        return ""
+    return ", ".join(f"{value} on {names(hosts)}" for value, hosts in different)
+
+
+def answers(hosts: Sequence[str], failures: Mapping[str, str]) -> Finding:
+    """Returns which hosts have answered.
+
+    Args:
+        hosts: The hosts of the job.
+        failures: Why hosts have not answered, in a sentence each.
+    """
+    answered = [host for host in hosts if host not in failures]
+    found = f"{len(answered)} of {len(hosts)} answered: {names(answered)}"
+    problems = [Problem(sentence) for sentence in failures.values()]
+    return Finding("hosts", found.rstrip(": "), tuple(problems))
+
+
+def compare(
+    reports: Reports, expects_data: bool, allows_single_core: bool
+) -> list[Finding]:
+    """Returns what can be said without a plan.
+
+    Args:
+        reports: The report of each host, by its name; at least one.
+        expects_data: Whether the job has a data set.
+        allows_single_core: Whether a host may leave the job one of several cores.
+    """
+    return [
+        _software("versions", reports, is_digest=False),
+        _software("code", reports, is_digest=True),
+        _data(reports, expects_data),
+        _processor(reports),
+        _cores(reports, allows_single_core),
+        _idleness(reports),
+    ]
+
+
+def _software(name: str, reports: Reports, is_digest: bool) -> Finding:
+    """Compares the versions, or the digests, of the software of the hosts."""
+    problems, found = [], []
+    keys = dict.fromkeys(key for report in reports.values() for key in report.versions)
+    for key in (key for key in keys if key.endswith(_DIGEST) == is_digest):
+        values = {host: of.versions.get(key, "none") for host, of in reports.items()}
+        if text := differences(values):
+            problems.append(
+                Problem(
+                    f"all hosts must have the same {key}; it is {text}. Use the same"
+                    " clone and environment on all of them."
+                )
+            )
+            continue
+        value = next(iter(values.values()))
+        if value == "none" and not key.startswith(_MAY_BE_MISSING):
+            problems.append(
+                Problem(
+                    f"{key.removeprefix(_PACKAGE)} must be installed on the hosts; it"
+                    " isn't. Use the environment of `make venv`."
+                )
+            )
+        label = key.removeprefix(_PACKAGE).removesuffix(_DIGEST).strip()
+        found.append(f"{label} {value}")
+    return Finding(name, ", ".join(found) or "they differ", tuple(problems))
+
+
+def _data(reports: Reports, is_expected: bool) -> Finding:
+    """Compares the manifests of the data set."""
+    if not is_expected:
+        return Finding("data", "not checked without --data_dir", is_checked=False)
+    unreadable = {
+        host: report.data_problem
+        for host, report in reports.items()
+        if report.data_problem
+    }
+    problems = [
+        Problem(
+            f"the data set must be readable on each host; on {names(hosts)} it isn't:"
+            f" {reason}"
+        )
+        for reason, hosts in by_value(unreadable)
+    ]
+    digests = {
+        host: report.data[:_DIGEST_CHARACTERS]
+        for host, report in reports.items()
+        if not report.data_problem
+    }
+    if text := differences(digests):
+        problems.append(
+            Problem(
+                "all hosts must have the same data set; the SHA-256 of its manifest is"
+                f" {text}. Copy the records again."
+            )
+        )
+    found = "manifests differ" if text else "no manifest"
+    if digests and not text:
+        found = f"the same manifest, SHA-256 {next(iter(digests.values()))}"
+    return Finding("data", found, tuple(problems))
+
+
+def _processor(reports: Reports) -> Finding:
+    """Compares the models of the processors, and their instruction sets."""
+    models = {host: report.topology.cpu_model for host, report in reports.items()}
+    sets = {
+        host: "+".join(report.topology.instruction_sets) or "none of AVX2 and later"
+        for host, report in reports.items()
+    }
+    problems = [
+        Problem(
+            "the hosts must be equal, since all ranks wait for the slowest; the"
+            f" {what}: {text}. Run a job on the hosts of each kind."
+        )
+        for what, values in (("processor", models), ("instruction sets", sets))
+        if (text := differences(values))
+    ]
+    found = by_value(models)[0][0] or "unknown"
+    return Finding("processor", found, tuple(problems))
+
+
+def _cores(reports: Reports, allows_single_core: bool) -> Finding:
+    """Compares the cores that a job may use."""
+    problems = []
+    cores = {
+        host: f"{len(report.topology.cores)} of {report.topology.num_installed_cores}"
+        for host, report in reports.items()
+    }
+    if text := differences(cores):
+        problems.append(
+            Problem(
+                "a job needs the same number of usable cores on each host; it is"
+                f" {text}. Ask the scheduler for whole nodes, or plan a job for the"
+                " hosts of each kind."
+            )
+        )
+    single = {
+        host: report.topology.num_installed_cores
+        for host, report in reports.items()
+        if len(report.topology.cores) == 1 < report.topology.num_installed_cores
+    }
+    if single and not allows_single_core:
+        problems.append(
+            Problem(
+                "a cgroup or an affinity mask must leave a job more than one core; on"
+                f" {names(list(single))} it leaves one of"
+                f" {next(iter(single.values()))}. Ask the scheduler for whole nodes and"
+                " turn the launcher's binding off, or plan for one core by"
+                " --ranks_per_node=1."
+            )
+        )
+    return Finding("cores", f"{by_value(cores)[0][0]} usable", tuple(problems))
+
+
+def _idleness(reports: Reports) -> Finding:
+    """Finds processors that other programs keep busy."""
+    busy = {
+        host: cpu_list(report.busy_cpus)
+        for host, report in reports.items()
+        if report.busy_cpus
+    }
+    problems = [
+        Problem(
+            f"processors {cpus} of {names(hosts)} are busy with other programs, but the"
+            " cores must be idle before a job; `top` there shows which programs.",
+            prevents_run=False,
+        )
+        for cpus, hosts in by_value(busy)
+    ]
+    found = f"{len(reports) - len(busy)} of {len(reports)} hosts are idle"
+    return Finding("load", found, tuple(problems))
+
+
+def compare_with_plan(reports: Reports, plan: JobPlan) -> Finding:
+    """Returns whether the hosts have the cores that the plan counts on."""
+    planned = plan.topology
+    wrong = {
+        host: f"{len(node.cores)} cores on {len(node.sockets)} sockets"
+        for host, node in ((host, of.topology) for host, of in reports.items())
+        if not _is_like(node, planned)
+    }
+    problems = [
+        Problem(
+            f"the hosts must be those of the plan, with {len(planned.cores)} usable"
+            f" cores on {len(planned.sockets)} sockets; {names(hosts)} have {found},"
+            " or number them differently. Plan with --probe."
+        )
+        for found, hosts in by_value(wrong)
+    ]
+    found = f"{len(reports) - len(wrong)} of {len(reports)} hosts as planned"
+    return Finding("plan", found, tuple(problems))
+
+
+def _is_like(node: Topology, planned: Topology) -> bool:
+    if planned.has_cpu_numbers:
+        return node.cores == planned.cores
+    same_count = len(node.cores) == len(planned.cores)
+    return same_count and len(node.sockets) == len(planned.sockets)

@@ -1,0 +1,464 @@
+"""From the nodes of a cluster and a recipe to the plan of a job: pure functions."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launch import layout
+from launch.dialects import DIALECTS, Dialect, JobShape
+from launch.layout import Layout
+from launch.topology import OF_THIS_MACHINE, Topology, cpu_list
+from resnet.base.errors import UserError
+from resnet.config import explain
+from resnet.config.explain import Derived
+from resnet.config.recipe import Recipe
+from resnet.config.recipes import imagenet
+from resnet.config.resolve import resolve
+from resnet.config.rules import check_ranks
+from resnet.hardware import placement
+
+_TRAINING = "resnet/resnet_main.py"
+PROGRAMS = {
+    "train": _TRAINING,
+    "eval": "eval/resnet_eval.py",
+    "parameter_server": _TRAINING,
+}
+# What stands for the folders in the words of a program, and for the clone.
+DATA_DIR, MODEL_DIR, CLONE = "@DATA_DIR@", "@MODEL_DIR@", "@CLONE@/"
+_PYTHON = "python"  # In front of it may be a restriction to some cores.
+# Settings with whose flags the published command still says the whole run.
+_OF_PUBLISHED_COMMAND = {"global_batch_size", "train_steps", "kmp_blocktime"}
+_USABLE_MEMORY = 0.9  # The rest is for the system, and for its cache of the records.
+# An exchange that takes a larger part of a second is worth a word.
+_LONG_EXCHANGE_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a plan is asked for.
+
+    Attributes:
+        job: One of `PROGRAMS`.
+        launcher: One of `DIALECTS`.
+        recipe_flag: The value of --recipe that names the recipe.
+        overrides: The settings of the run that the command line overrides.
+        given: The words of the flags that are passed on to a training, by the names of
+            their settings.
+        class_names: The names of the classes; empty if they aren't known.
+        ranks_per_node: The ranks, or workers, of a node; None for one per NUMA node.
+        num_intra_threads, num_inter_threads: The threads of a rank; 0 chooses them.
+        num_servers: The number of parameter servers; None chooses it.
+        hosts_file, srun_mpi: As in `JobShape`.
+        kmp_blocktime: The time that an OpenMP thread spins before it sleeps, in ms.
+    """
+
+    job: str
+    launcher: str
+    recipe: Recipe
+    recipe_flag: str
+    overrides: Mapping[str, Any]
+    num_train_examples: int
+    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+    eval_batch_size: int = 200
+    ranks_per_node: int | None = None
+    num_intra_threads: int = 0
+    num_inter_threads: int = 0
+    num_servers: int | None = None
+    hosts_file: str = ""
+    srun_mpi: str = ""
+    kmp_blocktime: int = 1
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """A job, planned: what was asked for, and what follows from it."""
+
+    request: Request
+    topology: Topology
+    layout: Layout
+    shape: JobShape
+    run: Derived | None  # The numbers of a training.
+    changes: tuple[str, ...]  # How it differs from the recipe.
+    program: tuple[str, ...]  # Its words, with `DATA_DIR` and such in them.
+    environment: dict[str, str]  # That all ranks set to the same, before TensorFlow.
+    reasons: tuple[str, ...]  # Why the plan is so, in sentences.
+    warnings: tuple[str, ...]  # What may be wrong or slow, in sentences.
+
+    @property
+    def job(self) -> str:
+        """One of `PROGRAMS`."""
+        return self.request.job
+
+    @property
+    def dialect(self) -> Dialect:
+        """The launcher's dialect."""
+        return DIALECTS[self.request.launcher]
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether a launcher starts the job; a single process here needs none."""
+        is_elsewhere = self.dialect.starts_any or bool(self.shape.hosts_file)
+        return self.shape.num_processes > 1 or is_elsewhere
+
+    @property
+    def parts_name(self) -> str:
+        """What the processes are called that share a batch."""
+        return "workers" if self.job == "parameter_server" else "ranks"
+
+    def command(
+        self,
+        data_dir: str,
+        model_dir: str,
+        clone: str = "",
+        python: str = _PYTHON,
+        options: Sequence[str] = (),
+    ) -> list[str]:
+        """Returns the words of the command.
+
+        Args:
+            data_dir: The folder of the records.
+            model_dir: The folder of the run.
+            clone: The path of the clone with a slash behind it; empty if the command is
+                called in it.
+            python: The path of Python.
+            options: Further options of the launcher.
+        """
+        folders = {DATA_DIR: data_dir, MODEL_DIR: model_dir, CLONE: clone}
+        words = list(self.program[self.program.index(_PYTHON) + 1 :])
+        for name, folder in folders.items():
+            words = [word.replace(name, folder) for word in words]
+        return self.launched([python, *words], options)
+
+    def launched(
+        self, program: Sequence[str], options: Sequence[str] = ()
+    ) -> list[str]:
+        """Returns the words by which each rank runs a program, on the usable cores."""
+        words = [*self.program[: self.program.index(_PYTHON)], *program]
+        if not self.is_launched:
+            return words
+        return [*self.dialect.command(self.shape, options), *words]
+
+    def communication_cpus(self) -> list[int]:
+        """Returns the logical processor of each local rank's Horovod thread, if any."""
+        threads = [
+            _threads(self.layout, rank) for rank in range(len(self.layout.cores))
+        ]
+        cpus = [of_rank.communication_cpu for of_rank in threads]
+        return [cpu for cpu in cpus if cpu is not None]
+
+
+def make(topology: Topology, request: Request) -> JobPlan:
+    """Returns the plan of a job.
+
+    Raises:
+        UserError: If the nodes, the batch or a setting don't allow it.
+    """
+    require_servers(request)
+    chosen = layout.choose(
+        topology,
+        request.ranks_per_node,
+        request.num_intra_threads,
+        request.num_inter_threads,
+    )
+    num_servers = _num_servers(topology, request)
+    if num_servers:
+        overrides = {**request.overrides, "sync_mode": "async", "num_ps": num_servers}
+        request = dataclasses.replace(request, overrides=overrides)
+    shape = _shape(topology, chosen, request, num_servers)
+    dialect = DIALECTS[request.launcher]
+    run, changes = None, list[str]()
+    reasons = list(chosen.reasons)
+    warnings = [*chosen.warnings, *_warnings_of_nodes(topology, dialect)]
+    if request.job != "eval":
+        memory_bytes = topology.memory_bytes // chosen.ranks_per_node
+        run, accumulation = _resolve(request, shape.num_processes, memory_bytes)
+        changes = explain.describe_changes(request.recipe, request.overrides, run)
+        reasons += accumulation
+        warnings += _warnings_of_run(topology, chosen, run)
+    warnings += _warnings_of_servers(shape, num_servers)
+    warnings += unused_cpus(shape, dialect, chosen)
+    threads = dataclasses.replace(_threads(chosen, 0), communication_cpu=None)
+    return JobPlan(
+        request=request,
+        topology=topology,
+        layout=chosen,
+        shape=shape,
+        run=run,
+        changes=tuple(changes),
+        program=tuple(_program(request, topology, chosen, run)),
+        environment=placement.environment(threads, request.kmp_blocktime, False, {}),
+        reasons=tuple(reasons),
+        warnings=tuple(warnings),
+    )
+
+
+def _resolve(
+    request: Request, num_ranks: int, memory_bytes: int
+) -> tuple[Derived, list[str]]:
+    """Returns the training, and why its gradients are accumulated, if they are.
+
+    They are if the images of a rank don't fit into its memory at once, over as many
+    micro-batches as it takes, unless the request says over how many.
+
+    Args:
+        request: What is asked for.
+        num_ranks: The number of ranks, with the servers of an asynchronous training.
+        memory_bytes: The memory of a rank; 0 if it isn't known.
+    """
+    class_names = request.class_names
+    config = resolve(
+        request.recipe,
+        request.overrides,
+        request.num_train_examples,
+        class_names or ("?",),
+    )
+    num_parts = explain.num_parts(config, num_ranks)
+    check_ranks(config, num_parts)
+    run = Derived(config, num_parts, len(class_names))
+    if not memory_bytes or request.overrides.get("accumulation_steps") is not None:
+        return run, []
+    fitting = _fitting(run, memory_bytes)
+    if fitting.config.accumulation_steps == 1:
+        return fitting, []
+    return fitting, [
+        f"{config.global_batch_size // num_parts} examples at once would take"
+        f" {run.rank_memory_bytes / 1e9:.1f} GB of a rank's {memory_bytes / 1e9:.1f}"
+        f" GB, so gradients are accumulated over {fitting.config.accumulation_steps}"
+        " micro-batches"
+    ]
+
+
+def _fitting(run: Derived, memory_bytes: int) -> Derived:
+    """Returns the run with the fewest micro-batches that fit into a rank's memory.
+
+    Raises:
+        UserError: If even the smallest micro-batch doesn't fit.
+    """
+    config = run.config
+    usable = _USABLE_MEMORY * memory_bytes
+    examples = config.global_batch_size // run.num_parts
+    is_mixed = any(phase.mixup or phase.cutmix for phase in config.phases)
+    tried = run
+    for steps in range(1, 1 if config.is_async else examples + 1):
+        is_odd = bool(examples // steps % 2)
+        if examples % steps or (is_mixed and is_odd):
+            continue
+        changed = dataclasses.replace(config, accumulation_steps=steps)
+        tried = dataclasses.replace(run, config=changed)
+        if tried.rank_memory_bytes <= usable:
+            break
+    if tried.rank_memory_bytes <= usable:
+        return tried
+    raise UserError(
+        f"a rank must fit into its part of the memory, {memory_bytes / 1e9:.1f} GB; it"
+        f" would take {tried.rank_memory_bytes / 1e9:.1f} GB even with the smallest"
+        " micro-batch. Use fewer ranks on a node, or a smaller network or --image_size."
+    )
+
+
+def _threads(chosen: Layout, local_rank: int) -> placement.Threads:
+    """Returns the threads of a rank, as it chooses them itself."""
+    return placement.choose_threads(
+        [core.cpus for core in chosen.cores[local_rank]],
+        chosen.num_intra_threads,
+        chosen.num_inter_threads,
+    )
+
+
+def require_servers(request: Request) -> None:
+    """Refuses an asynchronous training without parameter servers, and the converse.
+
+    Raises:
+        UserError: If it is planned.
+    """
+    mode = request.overrides.get("sync_mode")
+    if request.job == "parameter_server" and mode not in (None, "async"):
+        raise UserError(
+            "parameter servers (--job=parameter_server) need --sync_mode=async; got"
+            f" --sync_mode={mode}. Leave one of the two out."
+        )
+    if (mode or request.recipe.sync_mode) == "async" and request.job == "train":
+        raise UserError(
+            "an asynchronous training (--sync_mode=async) needs parameter servers; got"
+            " --job=train. Use --job=parameter_server."
+        )
+
+
+def _num_servers(topology: Topology, request: Request) -> int:
+    """Returns the number of parameter servers; 0 if the job has none."""
+    if request.job != "parameter_server":
+        return 0
+    # With the coordinator, each node then has one rank that hardly computes.
+    number = max(topology.num_nodes - 1, 1)
+    if request.num_servers is not None:
+        number = request.num_servers
+    if number < 1:
+        raise UserError(f"--num_servers must be at least 1; got {number}.")
+    return number
+
+
+def _shape(
+    topology: Topology, chosen: Layout, request: Request, num_servers: int
+) -> JobShape:
+    """Returns the processes of a job; with servers there is a coordinator, too."""
+    num_processes, per_node = chosen.num_ranks, chosen.ranks_per_node
+    if num_servers:
+        num_processes += 1 + num_servers
+        per_node = math.ceil(num_processes / topology.num_nodes)
+    return JobShape(
+        num_nodes=topology.num_nodes,
+        num_processes=num_processes,
+        processes_per_node=per_node,
+        cpus_per_node=sum(len(core.cpus) for cores in chosen.cores for core in cores),
+        goes_round=num_servers > 0,
+        hosts_file=request.hosts_file,
+        srun_mpi=request.srun_mpi,
+    )
+
+
+def _program(
+    request: Request, topology: Topology, chosen: Layout, run: Derived | None
+) -> list[str]:
+    """Returns the words of the program; without a run those of an evaluation."""
+    config = run.config if run else None
+    words = [_PYTHON, CLONE + PROGRAMS[request.job]]
+    if chosen.restricted_to and topology.has_cpu_numbers:
+        words = ["taskset", "-c", cpu_list(chosen.restricted_to), *words]
+    closing = ["--use_tpu=False", "--kmp_blocktime", str(request.kmp_blocktime)]
+    is_published = _is_published_form(request)
+    if config is None:
+        words += ["--eval_batch_size", str(request.eval_batch_size)]
+    elif is_published:
+        words += ["--train_batch_size", str(config.global_batch_size)]
+        words += ["--train_steps", str(config.train_steps)]
+    else:
+        words += [f"--recipe={request.recipe_flag}", *request.given.values()]
+    if request.job == "parameter_server" and config:
+        words += ["--sync_mode=async"] * ("sync_mode" not in request.given)
+        words.append(f"--num_ps={config.num_ps}")
+    words += ["--num_intra_threads", str(chosen.num_intra_threads)]
+    words += ["--num_inter_threads", str(chosen.num_inter_threads)]
+    if config and config.accumulation_steps > 1:
+        words.append(f"--accumulation_steps={config.accumulation_steps}")
+    words += [f"--data_dir={DATA_DIR}", f"--model_dir={MODEL_DIR}"]
+    return words + closing * (is_published or config is None)
+
+
+def _is_published_form(request: Request) -> bool:
+    """Returns whether the command has the form in which the 24K run was published.
+
+    It names no recipe, since that of the run is the program's default.
+    """
+    return (
+        request.job == "train"
+        and request.recipe == imagenet.TPU_90EP_24K
+        and set(request.given) <= _OF_PUBLISHED_COMMAND
+    )
+
+
+def _warnings_of_nodes(topology: Topology, dialect: Dialect) -> list[str]:
+    """Returns the warnings about what isn't known of the nodes."""
+    warnings = []
+    if topology.num_nodes > 1 and topology.source == OF_THIS_MACHINE:
+        warnings.append(
+            f"the {topology.num_nodes} nodes are taken to be like this machine: where"
+            " that is a login node, probe on a node and plan with --topology"
+        )
+    if not topology.has_cpu_numbers:
+        warnings.append(
+            "the nodes are as stated, not as found: `--probe` on a node also finds"
+            " hyper-threads, sub-NUMA clusters, limits of cgroups, memory and"
+            " instruction sets"
+        )
+        if dialect.header and topology.threads_per_core == 1:
+            warnings.append(
+                "schedulers count logical processors: where hyper-threads are on, give"
+                " --threads_per_core=2, or a job gets half of the cores"
+            )
+    return warnings
+
+
+def _warnings_of_run(topology: Topology, chosen: Layout, run: Derived) -> list[str]:
+    """Returns the warnings about a training on the nodes."""
+    warnings = []
+    if not topology.memory_bytes:
+        warnings.append(
+            "the memory of a node isn't known (--memory_gb), so it isn't checked that"
+            f" {chosen.ranks_per_node} rank(s) of about"
+            f" {run.rank_memory_bytes / 1e9:.1f} GB fit"
+        )
+    known = set(topology.instruction_sets)
+    if known and "avx2" not in known:
+        warnings.append(
+            "the processor has no AVX2, which the compiled convolutions need: stock"
+            " ops are used, which are slower"
+        )
+    elif known & {"avx512_bf16", "amx_bf16"} and run.config.precision == "float32":
+        warnings.append(
+            "the processor has instructions for bfloat16, and the run computes in"
+            " float32: --precision=bf16 is faster, and --precision=auto measures both"
+        )
+    seconds = _exchange_seconds(topology, run.gradient_bytes)
+    if seconds > _LONG_EXCHANGE_SECONDS and run.config.compress == "none":
+        warnings.append(
+            f"the fastest interface has {topology.gigabits_per_second:g} Gbit/s, over"
+            f" which the gradients take at least {seconds:.2g} s in each step: see"
+            " docs/compression.md and docs/local_sgd.md"
+        )
+    return warnings
+
+
+def _exchange_seconds(topology: Topology, gradient_bytes: int) -> float:
+    """Returns the least time in which the nodes can exchange the gradients of a step.
+
+    Each node has to send and receive about twice the gradients (Patarasuk and Yuan
+    2009, doi:10.1016/j.jpdc.2008.09.002). It is 0 on one node, or if the speed of the
+    network isn't known.
+    """
+    speed = topology.gigabits_per_second
+    if topology.num_nodes == 1 or not speed:
+        return 0.0
+    sent = 2 * (topology.num_nodes - 1) / topology.num_nodes * gradient_bytes
+    return 8 * sent / (speed * 1e9)
+
+
+def _warnings_of_servers(shape: JobShape, num_servers: int) -> list[str]:
+    """Returns the warnings about the ranks of an asynchronous training."""
+    num_others = num_servers + 1
+    if not num_servers or num_others % shape.num_nodes == 0:
+        return []
+    return [
+        f"the coordinator and {num_servers} server(s) can't be shared evenly by"
+        f" {shape.num_nodes} nodes, so that some nodes have more workers than others."
+        f" --num_servers={shape.num_nodes * -(-num_others // shape.num_nodes) - 1}"
+        " avoids it"
+    ]
+
+
+def unused_cpus(shape: JobShape, dialect: Dialect, chosen: Layout) -> list[str]:
+    """Returns the warnings about processors that srun leaves unused.
+
+    It gives each task of a node the same number, and a step only those of its tasks
+    (srun(1): --cpus-per-task implies --exact).
+    """
+    size = shape.processes_per_node
+    lost = shape.cpus_per_node % size
+    if not dialect.rounds_cpus or not lost:
+        return []
+    num_others = size - chosen.ranks_per_node  # Servers and the coordinator.
+    even = [
+        number - num_others
+        for number in range(num_others + 1, chosen.cores_per_node + 1)
+        if chosen.cores_per_node % number == 0
+    ]
+    better = min(even, key=lambda ranks: abs(ranks - chosen.ranks_per_node), default=0)
+    advice = f"--ranks_per_node={better} avoids it, and so does" if better else "Use"
+    return [
+        f"{dialect.program} gives each of the {size} processes of a node"
+        f" {shape.cpus_per_process} of its {shape.cpus_per_node} processors, so"
+        f" that {lost} are unused. {advice} mpirun (--launcher=mpich, or the batch file"
+        " without LAUNCHER=srun)"
+    ]

@@ -1,0 +1,417 @@
+"""Tells a plan: as text for people, as JSON for programs, and as a script.
+
+A script is a batch file for a scheduler, or for a shell. It reads the settings of a
+site from launch/jobs/site.sh, and stages the records by launch/jobs/stage.sh.
+"""
+
+import dataclasses
+import json
+import re
+import shlex
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from launch import job_plan
+from launch.dialects import BatchSettings
+from launch.job_plan import JobPlan
+from launch.topology import Topology, cpu_list
+from resnet.config.explain import Derived, TrainedPhase
+
+_WIDTH = 80  # The width of most terminals.
+_LABEL = 14
+_MOST_BINDINGS = 16  # Further local ranks are only counted.
+_SCRIPT_WIDTH = 88
+
+
+def describe(plan: JobPlan, data_dir: str, model_dir: str) -> str:
+    """Returns the plan as text: cores, numbers, reasons, warnings and the command."""
+    lines = []
+    for label, text in _facts(plan):
+        lines += textwrap.wrap(
+            text,
+            _WIDTH,
+            initial_indent=f"{label:{_LABEL}}",
+            subsequent_indent=" " * _LABEL,
+        )
+    for title, sentences in (
+        ("Why", plan.reasons),
+        ("Changed from the recipe", plan.changes),
+        ("Warnings", plan.warnings),
+    ):
+        if sentences:
+            lines += ["", f"{title}:"]
+        for sentence in sentences:
+            lines += textwrap.wrap(
+                f"{sentence}.", _WIDTH, initial_indent="- ", subsequent_indent="  "
+            )
+    command = shlex.join(plan.command(data_dir, model_dir))
+    return "\n".join([*lines, "", f"Command ({plan.dialect.title}):", f"    {command}"])
+
+
+def to_json(plan: JobPlan, data_dir: str, model_dir: str) -> str:
+    """Returns the plan as a JSON object."""
+    values = {
+        "job": plan.job,
+        "launcher": plan.request.launcher,
+        "recipe": plan.request.recipe.name,
+        "topology": dataclasses.asdict(plan.topology),
+        "layout": dataclasses.asdict(plan.layout),
+        "num_processes": plan.shape.num_processes,
+        "processes_per_node": plan.shape.processes_per_node,
+        "numbers": _numbers(plan, plan.run) if plan.run else None,
+        "environment": plan.environment,
+        "communication_cpus": plan.communication_cpus(),
+        "command": plan.command(data_dir, model_dir),
+        "reasons": plan.reasons,
+        "warnings": plan.warnings,
+    }
+    return json.dumps(values, indent=1)
+
+
+def _facts(plan: JobPlan) -> list[tuple[str, str]]:
+    """Returns the label and the text of each line about the job."""
+    chosen = plan.layout
+    threads = (
+        f"{chosen.cores_per_rank} cores: {chosen.num_intra_threads} intra-op and"
+        f" {chosen.num_inter_threads} inter-op thread(s)"
+    )
+    if chosen.num_communication_cores:
+        threads += f"; {chosen.num_communication_cores} left to communication and input"
+    variables = [f"{name}={value}" for name, value in plan.environment.items()]
+    return [
+        ("nodes", _nodes(plan.topology)),
+        ("ranks", _ranks(plan)),
+        ("each rank", threads),
+        *_bindings(plan),
+        ("environment", f"each rank sets {' '.join(variables)}"),
+        *(_training(plan, plan.run) if plan.run else ()),
+    ]
+
+
+def _nodes(topology: Topology) -> str:
+    sockets = [core.socket for core in topology.cores]
+    sizes = sorted({sockets.count(socket) for socket in topology.sockets})
+    cores = " or ".join(map(str, sizes))
+    text = f"{topology.num_nodes:,} x {len(topology.sockets)} socket(s) x {cores} cores"
+    if topology.threads_per_core > 1:
+        text += f" x {topology.threads_per_core} hyper-threads"
+    if len(topology.numa_nodes) != len(topology.sockets):
+        text += f", {len(topology.numa_nodes)} NUMA nodes"
+    if topology.cpu_model:
+        text += f", {topology.cpu_model}"
+    if topology.instruction_sets:
+        text += f" ({', '.join(topology.instruction_sets)})"
+    if topology.memory_bytes:
+        text += f", {topology.memory_bytes / 1e9:.1f} GB"
+    for interface in topology.interfaces:
+        speed = interface.megabits_per_second / 1000
+        known = f"{speed:g} Gbit/s" if speed else "of unknown speed"
+        text += f", {interface.name} {known}"
+    return f"{text}; {topology.source}"
+
+
+def _ranks(plan: JobPlan) -> str:
+    chosen, shape = plan.layout, plan.shape
+    text = f"{shape.num_processes:,}"
+    if plan.job == "parameter_server":
+        others = shape.num_processes - chosen.num_ranks
+        return (
+            f"{text} = 1 coordinator, {others - 1} server(s), {chosen.num_ranks:,}"
+            f" workers; at most {shape.processes_per_node} on a node, in turn"
+        )
+    return f"{text} = {plan.topology.num_nodes:,} nodes x {chosen.ranks_per_node}"
+
+
+def _bindings(plan: JobPlan) -> list[tuple[str, str]]:
+    """Returns the cores of each local rank, to which it binds itself."""
+    chosen = plan.layout
+    facts = []
+    communication = plan.communication_cpus()
+    for rank, cores in enumerate(chosen.cores[:_MOST_BINDINGS]):
+        sockets = sorted({core.socket for core in cores})
+        text = f"local rank {rank}: socket {cpu_list(sockets)}, {len(cores)} cores"
+        if plan.topology.has_cpu_numbers:
+            cpus = [cpu for core in cores for cpu in core.cpus]
+            text += f", processors {cpu_list(cpus)}"
+            if communication:
+                text += f", Horovod's thread on {communication[rank]}"
+        facts.append(("" if rank else "binding", text))
+    if len(chosen.cores) > _MOST_BINDINGS:
+        facts.append(("", f"and so on for {len(chosen.cores)} local ranks"))
+    return facts
+
+
+def _num_steps(run: Derived) -> int:
+    """Returns the number of steps until the run ends or stops."""
+    return run.config.last_step - run.first_step
+
+
+def _training(plan: JobPlan, run: Derived) -> list[tuple[str, str]]:
+    """Returns the lines about batch, steps, rates and memory of a training."""
+    config, recipe, num_steps = run.config, plan.request.recipe, _num_steps(run)
+    batch = f"{config.global_batch_size:,} = {run.num_parts:,} {plan.parts_name} x"
+    batch += f" {run.micro_batch_size}"
+    if config.accumulation_steps > 1:
+        batch += f" x {config.accumulation_steps} micro-batches"
+    rates = [f"{phase.settings.name}: {_rates(phase)}" for phase in run.phases]
+    rank_memory = run.rank_memory_bytes / 1e9
+    return [
+        ("recipe", f"{recipe.name}, from {recipe.source}"),
+        ("batch", batch),
+        ("steps", f"{num_steps:,} = {config.epoch(num_steps):.2f} epochs"),
+        *(("" if index else "rates", text) for index, text in enumerate(rates)),
+        (
+            "memory",
+            f"about {rank_memory:.1f} GB for each rank, about"
+            f" {plan.layout.ranks_per_node * rank_memory:.1f} GB on a node",
+        ),
+        (
+            "gradients",
+            f"{run.num_parameters:,} values with {run.num_classes:,} classes,"
+            f" {run.gradient_bytes / 1e6:.1f} MB in float32",
+        ),
+    ]
+
+
+def _rates(phase: TrainedPhase) -> str:
+    text = f"{phase.rates[0]:.4g}"
+    if phase.warmup_steps:
+        text += f" to {phase.peak_rate:.4g} over {phase.warmup_steps:,} steps,"
+    return (
+        f"{text} to {phase.rates[-1]:.4g} at the end of"
+        f" {phase.settings.num_steps:,} steps"
+    )
+
+
+def _numbers(plan: JobPlan, run: Derived) -> dict[str, Any]:
+    """Returns the numbers of a training for JSON."""
+    config, num_steps = run.config, _num_steps(run)
+    return {
+        "global_batch_size": config.global_batch_size,
+        "num_parts": run.num_parts,
+        "rank_batch_size": config.global_batch_size // run.num_parts,
+        "accumulation_steps": config.accumulation_steps,
+        "num_steps": num_steps,
+        "num_epochs": config.epoch(num_steps),
+        "phases": [
+            {
+                "name": phase.settings.name,
+                "first_step": phase.first_step,
+                "num_steps": phase.settings.num_steps,
+                "init_rate": phase.rates[0],
+                "peak_rate": phase.peak_rate,
+                "warmup_steps": phase.warmup_steps,
+                "last_rate": phase.rates[-1],
+            }
+            for phase in run.phases
+        ],
+        "num_classes": run.num_classes,
+        "num_parameters": run.num_parameters,
+        "gradient_bytes": run.gradient_bytes,
+        "rank_memory_bytes": run.rank_memory_bytes,
+        "changes": plan.changes,
+        "reasons": plan.reasons[len(plan.layout.reasons) :],
+    }
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The folders of a script; empty ones are left to launch/jobs/site.sh.
+
+    Attributes:
+        clone: The clone on the cluster; empty if the script shall look for it, as a
+            script in launch/jobs has to.
+        data_dir: The records.
+        output_dir: The folder in which the run has its own.
+        run_dir: The name of the run's own folder; empty for that of the job.
+        stage_from: The shared folder whose records are first copied to the `data_dir`
+            on each node; empty for no copies.
+        stages_shards: Whether each node copies only its own shards.
+        bundle: An archive of `make bundle` on a shared disk, which each node unpacks on
+            its own and runs the job from; empty for none.
+    """
+
+    clone: str = ""
+    data_dir: str = ""
+    output_dir: str = ""
+    run_dir: str = ""
+    stage_from: str = ""
+    stages_shards: bool = False
+    bundle: str = ""
+
+
+def script(
+    plan: JobPlan, batch: BatchSettings, folders: Folders, written_by: str
+) -> str:
+    """Returns the script of a job.
+
+    Args:
+        plan: The plan.
+        batch: What the scheduler is asked for, and the name of the job.
+        folders: The folders.
+        written_by: The command that writes the script.
+    """
+    dialect = plan.dialect
+    requeues = bool(dialect.run) and batch.is_resumed
+    lines = [
+        "#!/usr/bin/env bash",
+        *textwrap.wrap(
+            _title(plan), _SCRIPT_WIDTH, initial_indent="# ", subsequent_indent="# "
+        ),
+        f"# Written by: {written_by}",
+        *dialect.batch_header(plan.shape, batch),
+        "# module load ...   # The modules that `make venv` used; above `set`, since"
+        " many modules",
+        "#                   # use unset variables.",
+        "set -euo pipefail",
+        *dialect.enter_folder,
+        "",
+        *_clone(plan, folders.clone),
+        *_defaults(folders, plan.shape.hosts_file),
+        "# shellcheck source-path=SCRIPTDIR source=site.sh",
+        'source "$REPOSITORY/launch/jobs/site.sh"',
+    ]
+    if requeues:
+        lines += [
+            "# shellcheck source-path=SCRIPTDIR source=requeue.sh",
+            'source "$REPOSITORY/launch/jobs/requeue.sh"',
+        ]
+    lines += ["", *_unpacking(plan, folders.bundle), *_staging(plan, folders)]
+    start = [dialect.run if requeues else "exec"]
+    if plan.shape.num_processes > 1 or plan.shape.hosts_file:
+        lines += dialect.launcher_lines(plan.shape)
+        start.append('"${launcher[@]}"')
+    else:
+        # As the published evaluation had it, for an OpenMP build of TensorFlow.
+        lines.append(f"export OMP_NUM_THREADS={plan.layout.num_intra_threads}")
+    lines += dialect.limit_lines(batch)
+    program = job_plan.PROGRAMS[plan.job]
+    variables = {
+        job_plan.CLONE + program: f'"$REPOSITORY/{program}"',
+        job_plan.DATA_DIR: '"$DATA_DIR"',
+        job_plan.MODEL_DIR: _model_dir(folders.run_dir or batch.name),
+    }
+    words = [shlex.quote(word) for word in plan.program]
+    for name, text in variables.items():
+        words = [word.replace(name, text) for word in words]
+    return "\n".join([*lines, *_broken([*start, *words, '"$@"'])])
+
+
+def _model_dir(run_dir: str) -> str:
+    """Returns the folder of the run as a shell reads it, quoted."""
+    escaped = re.sub(r'([\\"$`}])', r"\\\1", run_dir)
+    return f'"${{MODEL_DIR:-$OUTPUT_DIR/{escaped}}}"'
+
+
+def _title(plan: JobPlan) -> str:
+    """Returns what a script does, in a few sentences."""
+    chosen = plan.layout
+    where = f"{plan.topology.num_nodes} node(s) with {chosen.cores_per_node} cores each"
+    threads = (
+        f"Each has {chosen.cores_per_rank} cores: {chosen.num_intra_threads} threads"
+        " compute"
+    )
+    if left := chosen.num_communication_cores:
+        threads += f", Horovod and the input pipeline share the other {left}"
+    run, recipe = plan.run, plan.request.recipe
+    if run is None:
+        return (
+            f"Evaluates a run on all validation images, by {chosen.num_ranks}"
+            f" process(es) on {where}. {threads}."
+        )
+    config, num_steps = run.config, _num_steps(run)
+    return (
+        f"Trains the recipe {recipe.name} ({recipe.source}) on {where}."
+        f" {config.global_batch_size // run.num_parts} examples per rank x"
+        f" {run.num_parts:,} {plan.parts_name} = {config.global_batch_size:,};"
+        f" {num_steps:,} steps = {config.epoch(num_steps):.2f} epochs. {threads}."
+    )
+
+
+def _clone(plan: JobPlan, clone: str) -> list[str]:
+    """Returns the lines that set REPOSITORY, and refuse one that isn't a clone."""
+    named = [f"REPOSITORY=${{REPOSITORY:-{shlex.quote(clone)}}}"]
+    return [
+        *(named if clone else plan.dialect.find_clone),
+        "export REPOSITORY",
+        '[ -f "$REPOSITORY/launch/jobs/site.sh" ] || {',
+        '  echo "$0: there is no clone of resnet-cpu in $REPOSITORY: set REPOSITORY."'
+        " >&2",
+        "  exit 2",
+        "}",
+    ]
+
+
+def _defaults(folders: Folders, hosts_file: str) -> list[str]:
+    """Returns the lines that set the folders, and the hosts, that are known."""
+    values = {
+        "DATA_DIR": folders.data_dir,
+        "OUTPUT_DIR": folders.output_dir,
+        "HOSTFILE": hosts_file,
+    }
+    return [
+        f"{name}=${{{name}:-{shlex.quote(value)}}}"
+        for name, value in values.items()
+        if value
+    ]
+
+
+def _is_of_one_node(plan: JobPlan) -> bool:
+    return plan.shape.num_nodes == 1 and not plan.shape.hosts_file
+
+
+def _once_per_node(plan: JobPlan) -> list[str]:
+    """Returns the lines that set `launcher` to start one process on each node."""
+    shape = dataclasses.replace(
+        plan.shape,
+        num_processes=plan.shape.num_nodes,
+        processes_per_node=1,
+        goes_round=False,
+    )
+    return plan.dialect.launcher_lines(shape)
+
+
+def _unpacking(plan: JobPlan, archive: str) -> list[str]:
+    """Returns the lines that unpack programs and environment on the nodes' disks."""
+    if not archive:
+        return []
+    return [
+        "# Each node unpacks programs and environment on its disk; the job runs there.",
+        *(["launcher=()"] if _is_of_one_node(plan) else _once_per_node(plan)),
+        f"run_unpacked {shlex.quote(archive)}",
+        "",
+    ]
+
+
+def _staging(plan: JobPlan, folders: Folders) -> list[str]:
+    """Returns the lines that copy the records to the disks of the nodes."""
+    if not folders.stage_from:
+        return []
+    parts = plan.shape.num_nodes if folders.stages_shards else 1
+    copy = '"$REPOSITORY/launch/jobs/stage.sh"'
+    copy += f' {shlex.quote(folders.stage_from)} "$DATA_DIR" {parts}'
+    if _is_of_one_node(plan):
+        return [f"# The record files are copied to {folders.data_dir}.", copy, ""]
+    what = "its own record files" if folders.stages_shards else "the record files"
+    return [
+        f"# Each node copies {what} to its disk.",
+        *_once_per_node(plan),
+        f'"${{launcher[@]}}" {copy}',
+        "",
+    ]
+
+
+def _broken(words: list[str]) -> list[str]:
+    """Returns a command in lines, each with a flag and its value or several words."""
+    lines: list[str] = []
+    for word in words:
+        is_value = lines and not word.startswith("-") and "--" in lines[-1]
+        if lines and (is_value or not word.startswith("-")) and word != '"$@"':
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return [
+        ("  " if index else "") + line + (" \\" if index < len(lines) - 1 else "")
+        for index, line in enumerate(lines)
+    ]

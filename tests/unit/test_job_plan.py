@@ -1,0 +1,270 @@
+"""Plans: the command in the dialect of each launcher, batches, memory and warnings."""
+
+import dataclasses
+import re
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from launch import job_plan, probe, topology
+from launch.dialects import DIALECTS
+from launch.job_plan import Request
+from resnet.base.errors import UserError
+from resnet.config.recipes import RECIPES, imagenet
+from tests.unit import machine_trees
+
+GB = 10**9
+R24K = imagenet.TPU_90EP_24K
+PROGRAM = [
+    *("python", "resnet/resnet_main.py", "--train_batch_size", "24576"),
+    *("--train_steps", "4680", "--num_intra_threads", "22", "--num_inter_threads", "2"),
+    *("--data_dir=RECORDS", "--model_dir=MODEL"),
+    *("--use_tpu=False", "--kmp_blocktime", "1"),
+]
+CLUSTER = topology.stated(256, 2, 24)
+FOUR_NODES = {"recipe": imagenet.COLLAPSE_72EP_4K}
+ASYNC = {
+    "job": "parameter_server",
+    "recipe": RECIPES["imagenet_inception_async"],
+    "overrides": {"global_batch_size": 96},
+}
+
+
+def make(nodes=CLUSTER, launcher="mpich", job="train", recipe=R24K, **others):
+    overrides, examples = others.pop("overrides", {}), recipe.num_train_examples
+    request = Request(job, launcher, recipe, recipe.name, overrides, examples, **others)
+    return job_plan.make(nodes, request)
+
+
+def command(nodes=CLUSTER, **changes):
+    return make(nodes, **changes).command("RECORDS", "MODEL")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [
+        ("mpich", "mpirun -np 512 -ppn 2"),
+        ("intelmpi", "mpirun -genv I_MPI_PIN off -np 512 -ppn 2"),
+        ("openmpi", "mpirun -np 512 --map-by ppr:2:node --bind-to none -x PATH"),
+        (
+            "slurm",
+            "srun --nodes=256 --ntasks=512 --ntasks-per-node=2 --cpus-per-task=24"
+            " --cpu-bind=none",
+        ),
+        ("lsf", "mpirun -rmk lsf -launcher lsf -genv I_MPI_PIN off -np 512 -ppn 2"),
+        ("pbs", "mpirun -rmk pbs -genv I_MPI_PIN off -np 512 -ppn 2"),
+    ],
+)
+def test_each_launcher_starts_the_published_command(launcher, words):
+    assert command(launcher=launcher) == [*words.split(), *PROGRAM]
+
+
+def test_options_that_are_known_are_words_of_their_own():
+    words = command(launcher="mpich", hosts_file="a file")
+    assert words[:5] == ["mpirun", "-f", "a file", "-np", "512"]
+    words = command(launcher="openmpi", hosts_file="hosts")
+    assert words[:3] == ["mpirun", "--hostfile", "hosts"]
+    assert command(launcher="slurm", srun_mpi="pmix")[1] == "--mpi=pmix"
+    nodes = topology.stated(4, 2, 24, threads_per_core=2)
+    assert "--cpus-per-task=48" in command(nodes, launcher="slurm", **FOUR_NODES)
+
+
+def test_hosts_behind_a_shell_are_given_the_same_words():
+    words = ["python", "/my clone/probe.py", "a;b"]
+    *start, host, joined = DIALECTS["pbs"].on_host("n1", words)
+    assert (start, host) == (["ssh", "-o", "BatchMode=yes"], "n1")
+    assert joined == "python '/my clone/probe.py' 'a;b'"
+
+
+def test_another_recipe_is_named_and_given_flags_are_passed_on():
+    words = {"precision": "--precision=bf16", "seed": "--seed=2"}
+    found = command(topology.stated(4, 2, 8), given=words, **FOUR_NODES)
+    assert found[:5] == ["mpirun", "-np", "8", "-ppn", "2"]
+    program = found[found.index("python") :]
+    assert program[2:5] == ["--recipe=collapse_72ep_4k", "--precision=bf16", "--seed=2"]
+    assert program[5:7] == ["--num_intra_threads", "7"]
+
+
+def test_a_single_process_needs_no_launcher():
+    assert command(topology.stated(1, 2, 24), job="eval", ranks_per_node=1) == [
+        *("python", "eval/resnet_eval.py", "--eval_batch_size", "200"),
+        *("--num_intra_threads", "46", "--num_inter_threads", "2"),
+        *("--data_dir=RECORDS", "--model_dir=MODEL"),
+        *("--use_tpu=False", "--kmp_blocktime", "1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"launcher": "slurm"},
+            "srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=24"
+            " --cpu-bind=none",
+        ),
+        ({"hosts_file": "hosts"}, "mpirun -f hosts -np 1"),
+        (
+            {"launcher": "openmpi", "hosts_file": "hosts"},
+            "mpirun --hostfile hosts -np 1 --map-by ppr:1:node --bind-to none -x PATH",
+        ),
+    ],
+)
+def test_a_single_process_on_another_host_needs_a_launcher(changes, words):
+    launched = command(topology.stated(1, 1, 24), job="eval", **changes)
+    assert launched[: launched.index("python")] == words.split()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [
+        ("mpich", "mpirun -np 12 -ppn 1"),
+        ("openmpi", "mpirun -np 12 --map-by node --bind-to none -x PATH"),
+        (
+            "slurm",
+            "srun --nodes=4 --ntasks=12 --ntasks-per-node=3 --cpus-per-task=5"
+            " --cpu-bind=none --distribution=cyclic",
+        ),
+    ],
+)
+def test_servers_and_workers_go_round_the_nodes(launcher, words):
+    plan = make(topology.stated(4, 2, 8), launcher, **ASYNC)
+    launched = plan.command("RECORDS", "MODEL")
+    assert launched[: launched.index("python")] == words.split()
+    assert {"--sync_mode=async", "--num_ps=3"} <= set(launched)
+    assert (plan.run.num_parts, plan.run.micro_batch_size) == (8, 12)
+    assert not any("shared evenly" in sentence for sentence in plan.warnings)
+
+
+def warning(plan, words) -> str:
+    """Returns the warning with some words; empty if there is none."""
+    found = [sentence for sentence in plan.warnings if words in sentence]
+    assert len(found) <= 1
+    return found[0] if found else ""
+
+
+def test_servers_that_are_uneven_are_said():
+    plan = make(topology.stated(4, 2, 8), num_servers=2, **ASYNC)
+    sentence = warning(plan, "shared evenly")
+    assert re.search(r"--num_servers=(\d+) avoids", sentence)[1] == "3"
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "others", "sentence"),
+    [
+        (
+            *(20, 3, {}),
+            "3 processes of a node 6 of its 20 processors, so that 2 are unused."
+            " --ranks_per_node=2 avoids it",
+        ),
+        (
+            *(22, 2, {**ASYNC, "num_servers": 1}),
+            "4 processes of a node 5 of its 22 processors, so that 2 are unused."
+            " --ranks_per_node=9 avoids it",
+        ),
+        (20, 4, {}, ""),
+    ],
+)
+def test_cores_that_srun_would_leave_unused_are_said(cores, ranks, others, sentence):
+    nodes = topology.stated(1, 1, cores)
+    changes = {"ranks_per_node": ranks, "overrides": {"global_batch_size": 24}}
+    for launcher, expected in (("slurm", sentence), ("mpich", "")):
+        found = warning(make(nodes, launcher, **{**others, **changes}), "are unused")
+        assert expected in found
+        assert bool(expected) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({**ASYNC, "overrides": {"sync_mode": "bsp"}}, "got --sync_mode=bsp"),
+        ({**ASYNC, "job": "train"}, "Use --job=parameter_server"),
+        ({"overrides": {"global_batch_size": 25_000}}, "Use 24576 or 25088"),
+    ],
+)
+def test_jobs_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        make(**changes)
+
+
+def test_the_nodes_that_were_read_decide_cores_and_threads(tmp_path):
+    batch = {"overrides": {"global_batch_size": 96}}
+    nodes = probe.probe(machine_trees.laptop(tmp_path / "laptop"))
+    assert command(nodes, **batch)[:4] == ["taskset", "-c", "0-11", "python"]
+    plan = make(probe.probe(machine_trees.two_sockets(tmp_path / "server")), **batch)
+    assert plan.communication_cpus() == [46, 47]  # The last core of each rank.
+    assert plan.environment["TF_NUM_INTRAOP_THREADS"] == "22"
+    assert plan.environment["OMP_NUM_THREADS"] == "22"
+    assert "HOROVOD_THREAD_AFFINITY" not in plan.environment  # It differs by rank.
+
+
+def test_what_is_slow_is_said(tmp_path):
+    node = probe.probe(machine_trees.sub_numa_clusters(tmp_path))
+    plan = make(topology.repeated(node, 4, ()), **FOUR_NODES)
+    assert warning(plan, "--precision=bf16 is faster")
+    root = machine_trees.write(
+        tmp_path / "slow",
+        [(0, 0, 0), (0, 0, 1)],
+        files=machine_trees.interface("e", 1000),
+        flags="fpu avx",
+    )
+    plan = make(topology.repeated(probe.probe(root), 4, ()), **FOUR_NODES)
+    # 2 x 3/4 of 102.2 MB over 1 Gbit/s.
+    assert warning(plan, "take at least 1.2 s in each step")
+    assert warning(plan, "no AVX2")
+
+
+def on_node(memory_gb: float, **changes):
+    """Returns the plan of the published run on nodes with so much memory."""
+    nodes = topology.stated(256, 2, 24, memory_bytes=round(memory_gb * GB))
+    return make(nodes, **changes)
+
+
+def test_gradients_are_accumulated_where_memory_is_short():
+    plan = on_node(8)
+    assert plan.run.config.accumulation_steps == 2
+    assert plan.run.rank_memory_bytes < 0.9 * 4 * GB
+    assert any("48 examples at once would take" in reason for reason in plan.reasons)
+    assert "--accumulation_steps=2" in plan.command("RECORDS", "MODEL")
+    # It is the first number that fits.
+    assert on_node(0).run.rank_memory_bytes > 0.9 * 4 * GB
+    assert on_node(128).run.config.accumulation_steps == 1
+    given = on_node(4, overrides={"accumulation_steps": 3})
+    assert given.run.config.accumulation_steps == 3
+    with pytest.raises(UserError, match="must fit into its part of the memory"):
+        on_node(2)
+
+
+@given(
+    num_nodes=st.integers(1, 2048),
+    rank_batch=st.integers(1, 64),
+    memory=st.sampled_from([0, 6 * GB, 12 * GB]),
+)
+def test_ranks_times_batch_is_the_global_batch(num_nodes, rank_batch, memory):
+    batch = 2 * num_nodes * rank_batch
+    assume(batch <= R24K.num_train_examples // 10)
+    nodes = topology.stated(num_nodes, 2, 24, memory_bytes=memory)
+    run = make(nodes, overrides={"global_batch_size": batch}).run
+    parts = run.num_parts * run.config.accumulation_steps
+    assert run.micro_batch_size * parts == batch
+    if memory:
+        assert run.rank_memory_bytes <= 0.9 * memory / 2
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_can_be_planned(name):
+    recipe = RECIPES[name]
+    is_async = recipe.sync_mode == "async"
+    job = "parameter_server" if is_async else "train"
+    plan = make(topology.stated(1, 1, 4), job=job, recipe=recipe, ranks_per_node=1)
+    num_steps = [phase.settings.num_steps for phase in plan.run.phases]
+    assert sum(num_steps) == plan.run.config.train_steps == plan.run.num_steps
+
+
+def test_a_plan_of_another_length_and_batch_says_so():
+    overrides = {"global_batch_size": 8192}
+    plan = make(topology.stated(32, 2, 24), overrides=overrides)
+    assert (plan.run.micro_batch_size, plan.run.num_steps) == (128, 14_040)
+    assert "the learning rates are multiplied by 0.3333" in plan.changes[0]
+    assert make().changes == ()
+    assert dataclasses.replace(make().run, num_parts=64).micro_batch_size == 384
