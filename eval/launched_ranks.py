@@ -108,6 +108,5 @@ def host_name() -> str:
     return next(filter(None, names), platform.node())
 
 
-
 if __name__ == "__main__":
     sys.exit(base_program.run(main))

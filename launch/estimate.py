@@ -607,10 +607,5 @@ def _number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def run() -> None:
-    """Runs the program and exits."""
-    sys.exit(program.run(main))
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(program.run(main))

@@ -161,10 +161,5 @@ def _value(name: str, words: Sequence[str]) -> str | None:
     return value
 
 
-def run() -> None:
-    """Runs the program and exits."""
-    sys.exit(program.run(main))
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(program.run(main))

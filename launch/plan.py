@@ -556,10 +556,5 @@ def folders(line: CommandLine, job: JobFlags) -> Folders:
     )
 
 
-def run() -> None:
-    """Runs the program and exits."""
-    sys.exit(program.run(main))
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(program.run(main))

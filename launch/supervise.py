@@ -246,10 +246,5 @@ def report(model_dir: pathlib.Path, sentence: str) -> None:
     print(f"supervise: {sentence}", file=sys.stderr, flush=True)
 
 
-def run() -> None:
-    """Runs the program and exits."""
-    sys.exit(program.run(main))
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(program.run(main))

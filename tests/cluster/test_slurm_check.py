@@ -17,11 +17,12 @@ RUN = ("--probe", "--check", "--recipe=digits", "--train_batch_size=12")
 SLURM = ("--launcher=slurm", "--srun_mpi=pmi2")
 # The planner, with as much time for hosts and ranks as a starved machine may need.
 PROGRAM = """
+import sys
 from launch import plan
 from launch import check
 from launch import hosts
 hosts.SECONDS = check._START_SECONDS = 500
-plan.run()
+sys.exit(plan.main(sys.argv))
 """
 
 

@@ -209,7 +209,8 @@ def test_a_signal_at_the_end_does_not_change_the_exit_code(stub, model_dir):
         f"        kill(pid, {int(signal.SIGUSR1)})\n"
         "late = Late()\n"
         "from launch import supervise\n"
-        "supervise.run()\n"
+        "import sys\n"
+        "sys.exit(supervise.main(sys.argv))\n"
     )
     words = ["--", stub("exit 75"), f"--model_dir={model_dir}"]
     done = subprocess.run([sys.executable, "-c", program, *words], check=False)
