@@ -1,7 +1,10 @@
+"""Waiting for the checkpoints of a run that another job writes."""
+
 import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,46 +15,44 @@ from resnet.hardware.placement import ProcessInfo
 from resnet.runtime.preemption import Preempted
 
 
-class Signals:
-    """Stands for `StopSignals`."""
-
-    seen = ""
-
-
 def make(model_dir: Path, step: int) -> Path:
     folder = step_dirs.of_step(model_dir, step)
     folder.mkdir(parents=True)
     return folder
 
 
+def make_again(folder: Path) -> None:
+    """Replaces a checkpoint by one that was written at another time."""
+    folder.rmdir()
+    folder.mkdir()
+    os.utime(folder, ns=(5, 5))
+
+
 def has_ended() -> bool:
     return True
 
 
-def watch_of(model_dir: Path, minutes: float = 1.0, **more) -> CheckpointWatch:
-    signals = more.pop("signals", Signals())
-    communicator = more.pop("communicator", Communicator(ProcessInfo()))
+def watch_of(
+    model_dir: Path, minutes: float = 1.0, signals=None, communicator=None
+) -> CheckpointWatch:
+    signals = signals or SimpleNamespace(seen="")
+    communicator = communicator or Communicator(ProcessInfo())
     return CheckpointWatch(model_dir, minutes, communicator, signals, 0.01)
 
 
-def test_those_that_are_there_come_oldest_first_each_once(tmp_path):
+def test_existing_ones_come_oldest_first_until_each_is_evaluated(tmp_path):
+    for name in (".step-00000005.unfinished", "damaged-step-00000006"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    watch = watch_of(tmp_path)
+    assert watch.next_step(has_ended) is None
     for step in (30, 10, 20):
         make(tmp_path, step)
-    watch = watch_of(tmp_path)
     found = []
     while (step := watch.next_step(has_ended)) is not None:
+        assert watch.next_step() == step
         found.append(step)
         watch.evaluated(step)
     assert found == [10, 20, 30]
-
-
-def test_the_same_one_comes_again_until_it_is_dealt_with(tmp_path):
-    make(tmp_path, 10)
-    watch = watch_of(tmp_path)
-    assert watch.next_step() == 10
-    assert watch.next_step() == 10
-    watch.evaluated(10)
-    assert watch.next_step(has_ended) is None
 
 
 def test_it_waits_for_the_next_one_and_says_so_once(tmp_path, capsys):
@@ -67,39 +68,33 @@ def test_it_waits_for_the_next_one_and_says_so_once(tmp_path, capsys):
     assert capsys.readouterr().out == expected
 
 
-def test_an_unfinished_or_removed_one_is_none(tmp_path):
-    for name in (".step-00000010.unfinished", "damaged-step-00000020"):
-        (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    assert watch_of(tmp_path).next_step(has_ended) is None
-
-
-def test_when_none_comes_for_long_it_is_a_failure(tmp_path):
-    watch = watch_of(tmp_path, minutes=0.002)
-    with pytest.raises(AgreedFailure, match=r"for 0.002 minutes.*--watch_minutes"):
-        watch.next_step()
-
-
-def test_the_time_is_that_of_waiting_alone(tmp_path):
-    watch = watch_of(tmp_path, minutes=0.02)  # 1.2 s.
+def test_the_time_limit_is_that_of_waiting_alone(tmp_path):
+    watch = watch_of(tmp_path, minutes=0.005)  # 0.3 s.
     make(tmp_path, 10)
     assert watch.next_step() == 10
-    time.sleep(1.3)  # Evaluating.
+    time.sleep(0.4)  # Evaluating.
     watch.evaluated(10)
-    writer = threading.Timer(0.05, make, (tmp_path, 20))
+    writer = threading.Timer(0.02, make, (tmp_path, 20))
     writer.start()
     assert watch.next_step() == 20
     writer.join()
+    watch.evaluated(20)
+    with pytest.raises(AgreedFailure, match=r"for 0.005 minutes.*--watch_minutes"):
+        watch.next_step()
 
 
-def test_one_that_is_damaged_is_skipped_until_it_is_written_again(tmp_path, caplog):
+def test_a_damaged_one_is_skipped_until_it_is_written_again(tmp_path, caplog):
     folder = make(tmp_path, 10)
     watch = watch_of(tmp_path)
+    assert watch.next_step() == 10
+    make_again(folder)  # While it was read.
+    watch.skip(10, "state.index is gone")
+    assert "state.index" not in caplog.text
     assert watch.next_step() == 10
     watch.skip(10, "state.index has 3 bytes")
     assert "step 10: state.index has 3 bytes" in caplog.text
     assert watch.next_step(has_ended) is None
-    folder.rmdir()
-    os.utime(make(tmp_path, 10), ns=(5, 5))
+    os.utime(folder, ns=(6, 6))
     assert watch.next_step() == 10
 
 
@@ -114,34 +109,18 @@ def test_one_that_the_run_removed_is_skipped_with_a_note(tmp_path, caplog):
     assert watch.next_step() == 20
 
 
-def test_one_that_was_written_again_while_it_was_read_comes_again(tmp_path, caplog):
-    folder = make(tmp_path, 10)
-    watch = watch_of(tmp_path)
-    assert watch.next_step() == 10
-    folder.rmdir()
-    os.utime(make(tmp_path, 10), ns=(5, 5))
-    watch.skip(10, "state.index is gone")
-    assert "state.index" not in caplog.text
-    assert watch.next_step() == 10
-
-
 def test_the_end_of_the_run_is_asked_for_until_it_has_come(tmp_path):
-    make(tmp_path, 10)
     answers = iter([False, False, True])
-    watch = watch_of(tmp_path)
-    assert watch.next_step(has_ended=None) == 10
-    watch.evaluated(10)
-    assert watch.next_step(lambda: next(answers)) is None
+    assert watch_of(tmp_path).next_step(lambda: next(answers)) is None
     assert list(answers) == []
 
 
 def test_a_preempted_watch_says_how_to_evaluate_what_exists(tmp_path):
-    signals = Signals()
-    watch = watch_of(tmp_path, signals=signals)
+    signals = SimpleNamespace(seen="")
     timer = threading.Timer(0.1, setattr, (signals, "seen", "SIGTERM"))
     timer.start()
     with pytest.raises(Preempted, match="stopped watching") as stop:
-        watch.next_step()
+        watch_of(tmp_path, signals=signals).next_step()
     timer.join()
     assert stop.value.advice.endswith("to evaluate the checkpoints that exist")
 
