@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import io
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import keras
@@ -141,41 +142,57 @@ def recalibrate(
     config: Config,
     step: int = 10,
     num_ranks: int = 2,
+    communicator: Communicator = ALONE,
 ) -> Statistics:
-    share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
-    PreciseBN(model, share, config, job()).apply(step, num_ranks)
+    shard = ExampleShard(
+        records, communicator.rank, communicator.num_ranks, NUM_EXAMPLES
+    )
+    PreciseBN(model, shard, config, job(communicator)).apply(step, num_ranks)
     return averages(model)
 
 
-def assert_close(ours: Statistics, expected: Statistics) -> None:
+def assert_close(ours: Statistics, expected: Statistics, tolerance: float) -> None:
     for kind, values in expected._asdict().items():
-        for layer, (one, other) in enumerate(
+        for layer, (own, other) in enumerate(
             zip(getattr(ours, kind), values, strict=True)
         ):
             np.testing.assert_allclose(
-                one, other, rtol=TOLERANCE, atol=TOLERANCE, err_msg=f"{kind} {layer}"
+                own, other, rtol=tolerance, atol=tolerance, err_msg=f"{kind} {layer}"
             )
 
 
 @pytest.mark.parametrize(
-    ("step", "phase"), [(1, "first"), (6, "first"), (7, "second"), (10, "second")]
+    ("step", "phase", "num_ranks", "accumulation_steps", "batch_size"),
+    [
+        # The phase is that of the last step.
+        (1, "first", 2, 1, 3),
+        (6, "first", 2, 1, 3),
+        (7, "second", 2, 1, 3),
+        (10, "second", 2, 1, 3),
+        # A batch is what a rank normalizes together, of the run's ranks.
+        (10, "second", 1, 1, 6),
+        (10, "second", 3, 1, 2),
+        (10, "second", 1, 2, 3),
+    ],
 )
-def test_they_are_those_of_the_training_images_of_the_last_steps_phase(
-    model, records, config, images_of, step, phase
-):
-    # Batches of 3: of 6, on the 2 ranks that the run had.
-    expected = by_hand(model, images_of(phase, 3))
-    assert_close(recalibrate(model, records, config, step), expected)
-
-
-@pytest.mark.parametrize(("num_ranks", "accumulation_steps"), [(1, 1), (3, 1), (1, 2)])
-def test_a_batch_is_what_a_rank_normalizes_together(
-    model, records, config, images_of, num_ranks, accumulation_steps
+def test_they_are_those_of_training_batches(
+    model,
+    records,
+    config,
+    images_of,
+    step,
+    phase,
+    num_ranks,
+    accumulation_steps,
+    batch_size,
 ):
     changed = dataclasses.replace(config, accumulation_steps=accumulation_steps)
-    batch_size = 6 // num_ranks // accumulation_steps
-    expected = by_hand(model, images_of("second", batch_size))
-    assert_close(recalibrate(model, records, changed, 10, num_ranks), expected)
+    before = [variable.numpy() for variable in model.trainable_variables]
+    expected = by_hand(model, images_of(phase, batch_size))
+    ours = recalibrate(model, records, changed, step, num_ranks)
+    assert_close(ours, expected, TOLERANCE)
+    for variable, value in zip(model.trainable_variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
 
 
 def test_the_batch_size_of_evaluation_and_the_averages_before_dont_matter(
@@ -185,10 +202,7 @@ def test_the_batch_size_of_evaluation_and_the_averages_before_dont_matter(
     for variable in model.non_trainable_variables:
         variable.assign(variable + 7)
     ours = recalibrate(model, records, dataclasses.replace(config, eval_batch_size=1))
-    for one, other in zip(
-        (*ours[0], *ours[1]), (*expected[0], *expected[1]), strict=True
-    ):
-        np.testing.assert_array_equal(one, other)
+    assert_close(ours, expected, 0)
 
 
 @pytest.mark.parametrize("num_ranks", [2, 5])
@@ -196,14 +210,11 @@ def test_the_ranks_share_the_batches_and_find_the_same(
     model, records, config, num_ranks
 ):
     alone = OneOfRanks(0, 1)
-    PreciseBN(
-        model, ExampleShard(records, 0, 1, NUM_EXAMPLES), config, job(alone)
-    ).apply(10, 2)
+    recalibrate(model, records, config, communicator=alone)
     total = 0.0
     for rank in range(num_ranks):
         communicator = OneOfRanks(rank, num_ranks)
-        share = ExampleShard(records, rank, num_ranks, NUM_EXAMPLES)
-        PreciseBN(model, share, config, job(communicator)).apply(10, 2)
+        recalibrate(model, records, config, communicator=communicator)
         total = total + communicator.values
     # The same numbers in another order, in float64.
     np.testing.assert_allclose(total, alone.values, rtol=1e-12)
@@ -212,59 +223,44 @@ def test_the_ranks_share_the_batches_and_find_the_same(
 def test_a_preempted_estimate_ends_between_two_batches(
     model, records, config, monkeypatch
 ):
-    class Signals:
-        seen = ""
-
-    signals = Signals()
-    share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
-    ours = PreciseBN(model, share, config, job(signals=signals))
+    signals = SimpleNamespace(seen="")
+    shard = ExampleShard(records, 0, 1, NUM_EXAMPLES)
+    ours = PreciseBN(model, shard, config, job(signals=signals))
     done = []
     statistics = ours._statistics
 
-    def ask_to_leave_in_the_second(images: tf.Tensor) -> tf.Tensor:
+    def stop_in_the_second(images: tf.Tensor) -> tf.Tensor:
         done.append(images)
         if len(done) == 2:
             signals.seen = "SIGTERM"
         return statistics(images)
 
-    monkeypatch.setattr(ours, "_statistics", ask_to_leave_in_the_second)
+    monkeypatch.setattr(ours, "_statistics", stop_in_the_second)
     with pytest.raises(Preempted, match="stopped while computing PreciseBN"):
         ours.apply(10, 2)
     assert len(done) == 2  # Of 3.
-
-
-def test_the_weights_stay(model, records, config):
-    before = [one.numpy() for one in model.trainable_variables]
-    recalibrate(model, records, config)
-    for variable, value in zip(model.trainable_variables, before, strict=True):
-        np.testing.assert_array_equal(variable.numpy(), value)
 
 
 def test_a_network_without_normalization_reads_nothing(records, config, monkeypatch):
     monkeypatch.setattr(batches, "train_batches", None)
     inputs = keras.Input((32, 32, 3))
     model = keras.Model(inputs, layers.Classifier(3, 3, "classifier")(inputs))
-    share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
-    PreciseBN(model, share, config, job()).apply(10, 2)
+    shard = ExampleShard(records, 0, 1, NUM_EXAMPLES)
+    PreciseBN(model, shard, config, job()).apply(10, 2)
 
 
 def test_the_graph_is_made_once(model, records, config):
-    share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
-    precise_bn = PreciseBN(model, share, config, job())
+    shard = ExampleShard(records, 0, 1, NUM_EXAMPLES)
+    precise_bn = PreciseBN(model, shard, config, job())
     for step in (2, 9, 10):
         precise_bn.apply(step, 2)
     assert precise_bn._statistics.experimental_get_tracing_count() == 1
 
 
 def test_equal_images_have_no_negative_variance(model, records, config, monkeypatch):
-    image = tf.fill([3, 32, 32, 3], 1000.0)
-
-    class Equal:
-        images = image
-
-    monkeypatch.setattr(batches, "train_batches", lambda *_, **__: iter([Equal] * 3))
-    ours = recalibrate(model, records, config)
-    for variance in ours.variances:
+    equal = SimpleNamespace(images=tf.fill([3, 32, 32, 3], 1000.0))
+    monkeypatch.setattr(batches, "train_batches", lambda *_, **__: iter([equal] * 3))
+    for variance in recalibrate(model, records, config).variances:
         assert (variance >= 0).all()
         # Of means around 3,000, to the rounding of float32.
         assert (variance < 10).all()
