@@ -166,7 +166,7 @@ class Config(TrainingSettings):
         topic=topics.EVALUATION,
     )
     checkpoint_every: str = setting(
-        "1 epoch",
+        "10 minutes",
         "How often to save a checkpoint, such as 500steps, 2epochs or 10minutes.",
         interval_units=intervals.UNITS,
         decides_the_result=False,
