@@ -93,7 +93,7 @@ def case(command: str) -> tuple[Recipe, dict[str, Any]]:
             "collapse_72ep_4k ranks=128",
             "22,610 steps = 72.29 epochs = 92.61 million images | 128 rank(s) x 32 |"
             " top-1 76.278 % | Caffe-style (the velocity contains the learning rate) |"
-            " every 10 minutes; kept are the newest 5, the best, and those at the ends |"
+            " every 10 minutes; kept are the newest 5, the best, and those at the |"
             " 7,800 (init), 11,550 (cyc1), 16,300 (cyc2), 21,050 (cyc3)",
         ),
         (
