@@ -4,7 +4,7 @@ import re
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,59 +40,45 @@ _INPUT_THREADS = "tf_data"
 
 
 @dataclass(frozen=True)
-class KindTime:
-    """The time of the ops of one kind.
-
-    Attributes:
-        kind: The name of the kind.
-        milliseconds: The self time of all its ops, without that of nested ops.
-        num_ops: The number of op executions.
-        types: The milliseconds of each type of op, largest first.
-    """
-
-    kind: str
-    milliseconds: float
-    num_ops: int
-    types: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True)
 class Profile:
     """The time of one step on rank 0, by kind of op.
 
     Attributes:
-        kinds: The kinds, largest first. They add up to more than the step if several
-            ops run concurrently. The gradient exchange counts only while no op runs.
+        milliseconds: The self time of all ops, without that of nested ops, by kind and
+            type of op. The kinds add up to more than the step if several ops run
+            concurrently. The gradient exchange counts only while no op runs.
+        num_ops: The number of op executions by kind.
         step_milliseconds: The duration of the step.
         idle_milliseconds: The time in which neither an op nor the exchange ran, such as
             the overhead of the executor.
     """
 
-    kinds: tuple[KindTime, ...]
+    milliseconds: Mapping[str, Mapping[str, float]]
+    num_ops: Mapping[str, int]
     step_milliseconds: float
     idle_milliseconds: float
 
     def as_dict(self) -> dict[str, float]:
-        """Returns the milliseconds by kind."""
-        times = {row.kind: row.milliseconds for row in self.kinds}
-        times["idle"] = self.idle_milliseconds
-        times["step"] = self.step_milliseconds
+        """Returns the milliseconds by kind, largest first."""
+        times = {kind: sum(types.values()) for kind, types in self.milliseconds.items()}
+        times = dict(sorted(times.items(), key=lambda item: -item[1]))
+        times |= {"idle": self.idle_milliseconds, "step": self.step_milliseconds}
         return {kind: round(value, 3) for kind, value in times.items()}
 
     def table(self) -> str:
         """Returns the kinds with their share of the step and their ops."""
         lines = [f"{'kind of op':32} {'ms':>9} {'share':>6} {'ops':>5}"]
-        for row in self.kinds:
-            shown = [item for item in row.types if item[1] >= MIN_SHOWN_MILLISECONDS]
-            names = ", ".join(f"{name} {ms:.1f}" for name, ms in shown or row.types[:1])
-            share = row.milliseconds / self.step_milliseconds
-            lines.append(
-                f"{row.kind:32} {row.milliseconds:9.1f} {share:6.1%} {row.num_ops:5}"
-                f"  {names}"
-            )
-        share = self.idle_milliseconds / self.step_milliseconds
-        lines.append(f"{'idle':32} {self.idle_milliseconds:9.1f} {share:6.1%}")
-        lines.append(f"{'step':32} {self.step_milliseconds:9.1f}")
+        for kind, milliseconds in self.as_dict().items():
+            share = f"{milliseconds / self.step_milliseconds:6.1%}"
+            line = f"{kind:32} {milliseconds:9.1f} {share if kind != 'step' else ''}"
+            if kind in self.milliseconds:
+                types = sorted(
+                    self.milliseconds[kind].items(), key=lambda item: -item[1]
+                )
+                shown = [item for item in types if item[1] >= MIN_SHOWN_MILLISECONDS]
+                names = ", ".join(f"{name} {ms:.1f}" for name, ms in shown or types[:1])
+                line += f" {self.num_ops[kind]:5}  {names}"
+            lines.append(line.rstrip())
         return "\n".join(lines)
 
 
@@ -115,12 +101,7 @@ def record(step: Callable[[], object]) -> Profile:
 
 
 def summarize(space: xplane_pb2.XSpace, step_milliseconds: float) -> Profile:
-    """Returns the time of a recorded step by kind of op.
-
-    Args:
-        space: The recording of the profiler.
-        step_milliseconds: The duration of the step.
-    """
+    """Returns the time of a recorded step of this duration by kind of op."""
     milliseconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     num_ops: dict[str, int] = defaultdict(int)
     computing: list[Interval] = []
@@ -138,20 +119,8 @@ def summarize(space: xplane_pb2.XSpace, step_milliseconds: float) -> Profile:
         milliseconds[EXCHANGE] = {"while no op runs": exposed / 1e9}
         num_ops[EXCHANGE] = len(exchanges)
         busy += exposed
-    kinds = [
-        KindTime(
-            kind,
-            sum(types.values()),
-            num_ops[kind],
-            tuple(sorted(types.items(), key=lambda item: -item[1])),
-        )
-        for kind, types in milliseconds.items()
-    ]
-    return Profile(
-        tuple(sorted(kinds, key=lambda kind: -kind.milliseconds)),
-        step_milliseconds,
-        max(step_milliseconds - busy / 1e9, 0.0),
-    )
+    idle = max(step_milliseconds - busy / 1e9, 0.0)
+    return Profile(milliseconds, num_ops, step_milliseconds, idle)
 
 
 def kind_of(op_type: str) -> str:

@@ -142,15 +142,9 @@ def measure(
     with_profile: bool,
     communicator: Communicator,
 ) -> tuple[Report, step_profile.Profile | None]:
-    """Returns the results of all ranks, and rank 0's profile of a step.
+    """Returns the results of all ranks, and rank 0's profile of a step if asked for.
 
-    Args:
-        settings: The settings of the measurement.
-        num_classes: The number of classes of the images.
-        shard: The examples that this rank trains on; None for images from memory.
-        threads: The numbers of threads of this rank.
-        with_profile: Whether to profile a step.
-        communicator: The ranks that measure together.
+    Without a shard, the images are from memory.
 
     Raises:
         AgreedFailure: On all ranks, if the last step returned a non-finite value.
@@ -169,7 +163,12 @@ def measure(
             exchanging = Communicator(ProcessInfo())
         step = training_step(model, settings.phase, exchanging)
         flops_per_image = flops.count_training_step(model)
-    images = _images(settings, num_classes, shard, threads, communicator)
+    if shard:
+        images = _images_of_records(settings, num_classes, shard, threads)
+    else:
+        images = images_from_memory(
+            settings.batch_size, settings.side, num_classes, communicator.rank
+        )
     timing = time_steps(
         step, images, settings.warmup_steps, settings.steps, communicator
     )
@@ -201,15 +200,8 @@ def measure(
         **{name: round(value, 4) for name, value in numbers.items()},
         "input_wait_share": round(max(waited), 4) if shard else None,
         "profile_ms": profile.as_dict() if profile else None,
-        "model": settings.model,
-        "precision": settings.precision,
-        "batch_size": settings.batch_size,
+        **dataclasses.asdict(settings),
         "image_size": settings.side,
-        "steps": settings.steps,
-        "warmup_steps": settings.warmup_steps,
-        "infer": settings.infer,
-        "data_dir": settings.data_dir,
-        "average_gradients": settings.average_gradients,
         "compiled_ops": native.ops() is not None,
         "instruction_set": native.instruction_set(),
         "ranks": communicator.num_ranks,
@@ -279,17 +271,9 @@ def images_from_memory(
     return itertools.repeat((random.normal(shape), labels))
 
 
-def _images(
-    settings: Settings,
-    num_classes: int,
-    shard: ExampleShard | None,
-    threads: Threads,
-    communicator: Communicator,
+def _images_of_records(
+    settings: Settings, num_classes: int, shard: ExampleShard, threads: Threads
 ) -> Iterator[Images]:
-    if shard is None:
-        return images_from_memory(
-            settings.batch_size, settings.side, num_classes, communicator.rank
-        )
     read = batches.train_batches(
         shard,
         [settings.phase],
@@ -311,12 +295,7 @@ def time_steps(
 ) -> Timing:
     """Returns the durations of steps, timed after a barrier of all ranks.
 
-    Args:
-        step: The function to time.
-        images_and_labels: The images and labels of each step.
-        warmup_steps: The number of untimed steps before the timed ones, at least 1.
-        steps: The number of timed steps.
-        communicator: The ranks that run the steps.
+    There are untimed warmup steps before, at least 1.
     """
     first = next(images_and_labels)
     start = time.perf_counter()
@@ -363,11 +342,6 @@ def machine_limits(
     They are the rates of a product of large matrices and of a 3x3 convolution, the
     faster of TensorFlow's and this project's, in 10**9 FLOP/s; and the bytes that
     copies read and write, in 10**9 per second.
-
-    Args:
-        precision: The precision of matrices and images, "float32" or "bf16".
-        num_threads: The number of intra-op threads of this rank.
-        communicator: The ranks that compute concurrently.
     """
     dtype = tf.as_dtype(COMPUTE_DTYPES[precision])
     matrix = tf.cast(tf.random.normal([MATRIX_SIDE, MATRIX_SIDE]), dtype)
@@ -416,11 +390,11 @@ def best_rate(
     """Returns the best total rate of all ranks, in units of work per second.
 
     Args:
-        work: The work of this rank; the first, untimed call is for warmup.
+        work: The work of this rank.
         amount: The amount of work in one call, such as operations or bytes.
         communicator: The ranks that work concurrently.
     """
-    work()
+    work()  # Warmup.
     rates = []
     for _ in range(REPEATS):
         communicator.allgather(None)  # A barrier: all ranks start together.

@@ -24,7 +24,7 @@ def rates(
 
     Args:
         export: The folder of the export, or its model.xml.
-        precision: "float32" or "bf16", in which OpenVINO computes.
+        precision: The precision in which OpenVINO computes.
         batch_size: The number of images of a request.
         streams: The number of requests that run at the same time.
         steps: The number of timed batches of each stream, a multiple of 3.

@@ -20,14 +20,7 @@ import tensorflow as tf
 def step_seconds(
     export: str, batch_size: int, warmup_steps: int, steps: int
 ) -> list[float]:
-    """Returns the seconds of each timed batch.
-
-    Args:
-        export: The folder of the SavedModel.
-        batch_size: The number of images of a batch.
-        warmup_steps: The number of untimed batches before the timed ones.
-        steps: The number of timed batches.
-    """
+    """Returns the seconds of each timed batch."""
     loaded = tf.saved_model.load(export)
     classify = loaded.signatures["decoded_images"]
     contents = pathlib.Path(export) / "assets.extra" / "contents.json"
@@ -51,7 +44,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
     seconds = step_seconds(args.export, args.batch_size, args.warmup_steps, args.steps)
-    rates = [args.batch_size / each for each in seconds]
+    rates = [args.batch_size / of_batch for of_batch in seconds]
     figures = {"median": statistics.median(rates), "min": min(rates), "max": max(rates)}
     print(json.dumps({"images_per_second": figures}))
 

@@ -131,7 +131,7 @@ def read(
 def normalized(images: torch.Tensor) -> torch.Tensor:
     """Returns uint8 images as float32, normalized per channel."""
     mean, stddev = (
-        torch.tensor(one).reshape(1, 3, 1, 1) * 255 for one in (MEAN, STDDEV)
+        torch.tensor(values).reshape(1, 3, 1, 1) * 255 for values in (MEAN, STDDEV)
     )
     return (images.float() - mean) / stddev
 
@@ -180,8 +180,8 @@ def make_optimizer(network: Airbench94, batch_size: int) -> torch.optim.SGD:
     groups = [
         {"params": params, "lr": rate, "highest": rate, "weight_decay": decay / rate}
         for params, rate in (
-            ([one for name, one in named if "norm" in name], RATE * BIAS_FACTOR),
-            ([one for name, one in named if "norm" not in name], RATE),
+            ([value for name, value in named if "norm" in name], RATE * BIAS_FACTOR),
+            ([value for name, value in named if "norm" not in name], RATE),
         )
     ]
     return torch.optim.SGD(
@@ -195,8 +195,8 @@ class Lookahead:
     def __init__(self, network: Airbench94) -> None:
         """Copies them."""
         tensors = network.state_dict().values()
-        self._own = [one for one in tensors if one.is_floating_point()]
-        self._slow = [one.clone() for one in self._own]
+        self._own = [tensor for tensor in tensors if tensor.is_floating_point()]
+        self._slow = [tensor.clone() for tensor in self._own]
 
     def exchange(self, decay: float) -> None:
         """Moves the slow copies, then sets the weights to them."""
@@ -209,10 +209,14 @@ def summed_gradients(network: Airbench94, args: argparse.Namespace) -> None:
     """Adds up the gradients of the ranks, in one message."""
     if args.ranks == 1:
         return
-    gradients = [one.grad for one in network.parameters() if one.grad is not None]
-    flat = torch.cat([one.flatten() for one in gradients])
+    gradients = [
+        parameter.grad
+        for parameter in network.parameters()
+        if parameter.grad is not None
+    ]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
     distributed.all_reduce(flat)
-    parts = flat.split([one.numel() for one in gradients])
+    parts = flat.split([gradient.numel() for gradient in gradients])
     for gradient, part in zip(gradients, parts, strict=True):
         gradient.copy_(part.view_as(gradient))
 
@@ -252,8 +256,8 @@ def evaluate(
             for at in (0, 2):
                 shifted = padded[..., at : at + 32, at : at + 32]
                 logits = logits + logits_of(shifted) / 2
-        found = logits.argmax(1) == labels[first : first + EVAL_BATCH_SIZE]
-        num_right += found.sum()
+        is_right = logits.argmax(1) == labels[first : first + EVAL_BATCH_SIZE]
+        num_right += is_right.sum()
     if args.ranks > 1:
         distributed.all_reduce(num_right)
     return float(num_right) / len(images)
@@ -285,7 +289,7 @@ class Graphs:
 
     def warm_up(self, network: Airbench94, rows: int) -> None:
         """Compiles all graphs; the network's state stays as it is."""
-        before = {name: one.clone() for name, one in network.state_dict().items()}
+        before = {name: value.clone() for name, value in network.state_dict().items()}
         images = torch.zeros(rows, 3, 32, 32).contiguous(
             memory_format=torch.channels_last
         )
@@ -350,11 +354,10 @@ def run_rank(args: argparse.Namespace) -> dict[str, float]:
     train_seconds = time.perf_counter() - begin
 
     network.eval()
-    to_evaluate = graphs.predict, test_images, test_labels, args
     begin = time.perf_counter()
-    augmented = evaluate(*to_evaluate, is_augmented=True)
+    augmented = evaluate(graphs.predict, test_images, test_labels, args, True)
     eval_seconds = time.perf_counter() - begin
-    plain = evaluate(*to_evaluate, is_augmented=False)
+    plain = evaluate(graphs.predict, test_images, test_labels, args, False)
     return {
         "top1": augmented,
         "top1_without_views": plain,

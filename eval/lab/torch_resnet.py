@@ -1,12 +1,18 @@
 """Measures PyTorch's speed at the work that eval/benchmark.py times.
 
 python eval/lab/torch_resnet.py --model=resnet50 --precision=float32 --ranks=2
+python eval/lab/torch_resnet.py --convolutions --batch_size=16 --ranks=2
 
 Needs an environment of its own, with torch. Starts a process for each rank, bound to
 physical cores of its own, with a thread for each of them, and prints one line of JSON:
 images per second, the sum over ranks of the medians over steps. The ranks run their
 steps concurrently. With --average_gradients they train one model, by
 DistributedDataParallel over gloo.
+
+With --convolutions it measures the time of the network's convolutions alone: what a
+training step would take if all other ops were free. The output and both gradients of
+each convolution are timed one by one, on operands that are still in the cache, and
+images_per_second is the batch size divided by the sum of the medians.
 """
 
 import argparse
@@ -18,7 +24,9 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
 
 if __package__ in (None, ""):  # Run by its path: the packages lie above this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
@@ -164,11 +172,6 @@ MODELS: dict[str, tuple[type[nn.Module], int, int]] = {
 }
 
 
-def layout(args: argparse.Namespace) -> torch.memory_format:
-    """Returns the layout of images and feature maps."""
-    return torch.contiguous_format if args.contiguous else torch.channels_last
-
-
 def inference_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
     """Returns a function that classifies one batch.
 
@@ -176,9 +179,9 @@ def inference_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
     """
     make, image_size, _ = MODELS[args.model]
     dtype = torch.bfloat16 if args.precision == "bf16" else torch.float32
-    model = make().eval().to(dtype=dtype, memory_format=layout(args))
+    model = make().eval().to(dtype=dtype, memory_format=torch.channels_last)
     images = torch.randn(args.batch_size, 3, image_size, image_size).to(
-        dtype=dtype, memory_format=layout(args)
+        dtype=dtype, memory_format=torch.channels_last
     )
     if args.compile:
         inductor_config.freezing = True
@@ -198,9 +201,9 @@ def inference_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
 def training_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
     """Returns a function that runs one training step and returns the loss."""
     make, image_size, num_classes = MODELS[args.model]
-    model = make().train().to(memory_format=layout(args))
+    model = make().train().to(memory_format=torch.channels_last)
     images = torch.randn(args.batch_size, 3, image_size, image_size)
-    images = images.to(memory_format=layout(args))
+    images = images.to(memory_format=torch.channels_last)
     labels = torch.randint(num_classes, (args.batch_size,))
     if args.average_gradients and args.ranks > 1:
         model = nn.parallel.DistributedDataParallel(
@@ -252,13 +255,121 @@ def peak_memory_mb() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-def run_rank(args: argparse.Namespace) -> dict[str, float]:
+class Layer(NamedTuple):
+    """A convolution without bias, on square images with a square kernel."""
+
+    channels: int
+    filters: int
+    image_size: int
+    kernel_size: int
+    stride: int
+
+
+def layers_of(model: nn.Module, image_size: int) -> list[Layer]:
+    """Returns a network's convolutions, in the order in which they are computed."""
+    layers: list[Layer] = []
+
+    def record(module: nn.Conv2d, inputs: tuple[torch.Tensor], _: torch.Tensor) -> None:
+        layers.append(
+            Layer(
+                module.in_channels,
+                module.out_channels,
+                inputs[0].shape[-1],
+                module.kernel_size[0],
+                module.stride[0],
+            )
+        )
+
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(record)
+    with torch.no_grad():
+        model.eval()(torch.zeros(1, 3, image_size, image_size))
+    return layers
+
+
+def median_seconds(run: Callable[[], object], repeats: int) -> float:
+    """Returns the median time of a call, after one untimed call."""
+    times = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
+
+
+def layer_seconds(
+    layer: Layer, batch_size: int, dtype: torch.dtype, repeats: int
+) -> list[float]:
+    """Returns the seconds of a layer's output, input gradient and kernel gradient."""
+
+    def operand(*shape: int) -> torch.Tensor:
+        return torch.randn(shape).to(dtype, memory_format=torch.channels_last)
+
+    size, kernel_size = layer.image_size, layer.kernel_size
+    images = operand(batch_size, layer.channels, size, size)
+    kernel = operand(layer.filters, layer.channels, kernel_size, kernel_size)
+    stride, padding = [layer.stride] * 2, [kernel_size // 2] * 2
+
+    def forward() -> torch.Tensor:
+        return torch.ops.aten.convolution(
+            images, kernel, None, stride, padding, [1, 1], False, [0, 0], 1
+        )
+
+    gradient = torch.randn_like(forward())
+
+    def backward(of_images: bool) -> object:
+        return torch.ops.aten.convolution_backward(
+            gradient,
+            images,
+            kernel,
+            None,
+            stride,
+            padding,
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+            [of_images, not of_images, False],
+        )
+
+    with torch.no_grad():
+        return [
+            median_seconds(forward, repeats),
+            median_seconds(lambda: backward(True), repeats),
+            median_seconds(lambda: backward(False), repeats),
+        ]
+
+
+def convolutions_of_rank(args: argparse.Namespace) -> dict[str, float]:
+    """Times all layers on this rank's cores; --steps is the number of timed calls."""
+    dtype = torch.bfloat16 if args.precision == "bf16" else torch.float32
+    make, image_size, _ = MODELS[args.model]
+    layers = layers_of(make(), image_size)
+    sums = [0.0, 0.0, 0.0]
+    for layer, count in Counter(layers).items():
+        seconds = layer_seconds(layer, args.batch_size, dtype, args.steps)
+        if layer == layers[0]:  # Training needs no gradient of the network's input.
+            seconds[1] = 0.0
+        sums = [a + count * b for a, b in zip(sums, seconds, strict=True)]
+    rate = args.batch_size / sum(sums)
+    return {
+        "median": rate,
+        "min": rate,
+        "max": rate,
+        "peak_memory_mb": peak_memory_mb(),
+        "output_seconds": sums[0],
+        "input_gradient_seconds": sums[1],
+        "kernel_gradient_seconds": sums[2],
+    }
+
+
+def steps_of_rank(args: argparse.Namespace) -> dict[str, float]:
     """Times the steps of this rank one after another; returns its figures."""
-    join_ranks(args)
     step = inference_step(args) if args.infer else training_step(args)
     times = []
-    for i in range(args.warmup_steps + args.steps):
-        if i == args.warmup_steps and args.ranks > 1:
+    for number in range(args.warmup_steps + args.steps):
+        if number == args.warmup_steps and args.ranks > 1:
             torch.distributed.barrier()
         start = time.perf_counter()
         step()
@@ -299,74 +410,46 @@ def results_of_ranks(num_ranks: int) -> list[dict[str, float]]:
     return [json.loads(output.splitlines()[-1]) for output in outputs]
 
 
-def make_parser(description: str | None) -> argparse.ArgumentParser:
-    """Returns a parser with the arguments that `main` and `join_ranks` need.
-
-    Args:
-        description: The description of the program.
-    """
-    parser = argparse.ArgumentParser(description=description)
+def main() -> None:
+    """Starts a process for each rank and prints the sum of their rates as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
     parser.add_argument("--precision", choices=("float32", "bf16"), default="float32")
     parser.add_argument(
         "--batch_size", type=int, default=32, help="Images per step and rank."
     )
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    return parser
-
-
-def parser_of_steps() -> argparse.ArgumentParser:
-    """Returns the parser of this program, which times whole steps."""
-    parser = make_parser(__doc__)
     parser.add_argument("--warmup_steps", type=int, default=3)
+    parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--infer", action="store_true")
-    parser.add_argument(
-        "--contiguous", action="store_true", help="Channels first instead of last."
-    )
     parser.add_argument("--average_gradients", action="store_true")
-    return parser
-
-
-def main(
-    run_rank: Callable[[argparse.Namespace], dict[str, float]],
-    parser: argparse.ArgumentParser,
-) -> None:
-    """Starts a process for each rank and prints the sum of their rates as JSON.
-
-    Args:
-        run_rank: The function that measures on one rank, in its own process.
-        parser: The parser of the arguments, from `make_parser`.
-    """
+    parser.add_argument("--convolutions", action="store_true")
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.convolutions and (args.compile or args.infer or args.average_gradients):
+        parser.error("--convolutions excludes --compile, --infer, --average_gradients")
     if args.rank is not None:
-        print(json.dumps(run_rank(args)), flush=True)
+        join_ranks(args)
+        measure = convolutions_of_rank if args.convolutions else steps_of_rank
+        print(json.dumps(measure(args)), flush=True)
         return
     results = results_of_ranks(args.ranks)
     sums = {
         key: sum(result.pop(key) for result in results)
         for key in ("median", "min", "max")
     }
-    memory = max(result.pop("peak_memory_mb") for result in results)
-    print(
-        json.dumps(
-            {
-                "images_per_second": sums["median"],
-                "min": sums["min"],
-                "max": sums["max"],
-                "peak_memory_mb": memory,
-                **{
-                    f"{key}_of_ranks": [result[key] for result in results]
-                    for key in results[0]
-                },
-                "torch": torch.__version__,
-                **{key: value for key, value in vars(args).items() if key != "rank"},
-            }
-        )
-    )
+    figures: dict[str, object] = {
+        "images_per_second": sums["median"],
+        "min": sums["min"],
+        "max": sums["max"],
+        "peak_memory_mb": max(result.pop("peak_memory_mb") for result in results),
+    }
+    for key in results[0]:
+        figures[f"{key}_of_ranks"] = [result[key] for result in results]
+    settings = {key: value for key, value in vars(args).items() if key != "rank"}
+    print(json.dumps({**figures, "torch": torch.__version__, **settings}))
 
 
 if __name__ == "__main__":
-    main(run_rank, parser_of_steps())
+    main()

@@ -37,10 +37,6 @@ def random_network(depth: int, image_size: int) -> torch.nn.Module:
 
     The last scales of the blocks are small, as in a trained network: otherwise a deep
     one computes nearly the same for all images, and only roundings make a difference.
-
-    Args:
-        depth: The number of layers.
-        image_size: The height and width of the images for the statistics in pixels.
     """
     torch.manual_seed(depth)
     network = torchvision.models.get_model(f"resnet{depth}")
@@ -75,7 +71,7 @@ def compare(network: torch.nn.Module, depth: int, images: np.ndarray) -> dict:
     state = network.state_dict()
     config = settings(depth, len(state["fc.bias"]))
     model = build_model(config)
-    shapes = {one.path: tuple(one.shape) for one in model.variables}
+    shapes = {variable.path: tuple(variable.shape) for variable in model.variables}
     with tempfile.TemporaryDirectory() as folder:
         theirs = pathlib.Path(folder, "theirs.pth")
         torch.save(state, theirs)
@@ -83,7 +79,7 @@ def compare(network: torch.nn.Module, depth: int, images: np.ndarray) -> dict:
         for variable in model.variables:
             variable.assign(values[variable.path])
         ours = pathlib.Path(folder, "ours.pth")
-        written = {one.path: one.numpy() for one in model.variables}
+        written = {variable.path: variable.numpy() for variable in model.variables}
         weight_files.write_state_dict(ours, config, written)
         back = torch.load(ours, weights_only=True)
     network.load_state_dict(back)  # Refuses missing and surplus arrays.

@@ -48,24 +48,31 @@ def test_ranks_without_a_core_are_refused(peer, monkeypatch, capsys, name, more,
     monkeypatch.setattr(physical_cores, "usable", lambda: [(0, 2), (1, 3)])
     monkeypatch.setattr(sys, "argv", [f"{name}.py", f"--ranks={ranks}", *more])
     module = peer(name)
-    given = (None, module.parser_of_steps()) if name == "torch_resnet" else ()
     with pytest.raises(SystemExit) as ended:
-        module.main(*given)
+        module.main()
     assert ended.value.code == 2
     printed = capsys.readouterr().err
     assert printed.startswith("error: --ranks must be from 1 to 2, the number of")
     assert (printed.count("\n"), f"got {ranks}." in printed) == (1, True)
 
 
-@pytest.mark.parametrize(
-    "flag",
-    ["--infer", "--compile", "--contiguous", "--average_gradients", "--warmup_steps=1"],
-)
+@pytest.mark.parametrize("flag", ["--infer", "--compile", "--average_gradients"])
 def test_convolutions_refuse_flags_without_an_effect(peer, monkeypatch, capsys, flag):
-    convolutions = peer("torch_convolutions")
-    monkeypatch.setattr(sys, "argv", ["torch_convolutions.py", "--rank=0", flag])
-    monkeypatch.setattr(convolutions, "run_rank", lambda args: {})
+    monkeypatch.setattr(sys, "argv", ["torch_resnet.py", "--convolutions", flag])
     with pytest.raises(SystemExit) as ended:
-        convolutions.main()
+        peer("torch_resnet").main()
     assert ended.value.code == 2
-    assert f"unrecognized arguments: {flag}" in capsys.readouterr().err
+    assert "--convolutions excludes" in capsys.readouterr().err
+
+
+def test_the_exported_network_is_timed_in_thirds(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "openvino", types.ModuleType("openvino"))
+    peer = importlib.import_module("eval.lab.openvino_model")
+    for steps in ("1", "25", "0"):
+        words = ["openvino_model.py", "EXPORT", f"--steps={steps}"]
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) as ended:
+            peer.main()
+        assert ended.value.code == 2
+        message = f"--steps must be a multiple of 3, above 0; got {steps}"
+        assert message in capsys.readouterr().err
