@@ -53,11 +53,7 @@ _MAX_PIXEL = 16  # Largest pixel value of the original images; the smallest is 0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Writes the images to --digits_dir.
-
-    Raises:
-        UserError: If that can't be done.
-    """
+    """Writes the images to --digits_dir, and returns the exit code."""
     digits_dir = cli.parse(argv, __doc__, FLAGS).of(Settings).digits_dir
     if not digits_dir:
         raise UserError("--digits_dir is required: a new or empty output folder")
@@ -82,10 +78,8 @@ def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
     """Writes the digits to `train/<digit>/<index>.jpg` and `validation/<digit>/...`.
 
     The images are gray, 32x32 pixels. The validation images are a fixed, stratified
-    sample. The index is the image's index in scikit-learn's array.
-
-    Args:
-        digits_dir: Folder to write, new or empty; it appears only when it is complete.
+    sample. The index is the image's index in scikit-learn's array. The folder appears
+    only when it is complete.
 
     Returns:
         Number of training images and number of validation images.
@@ -96,8 +90,7 @@ def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
     folder = pathlib.Path(os.path.abspath(digits_dir))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(
-            f"digits_dir must be a new or empty folder; {folder} is neither. Delete it"
-            " or choose another folder."
+            f"digits_dir must be a new or empty folder; {folder} is neither"
         )
     from sklearn import datasets, model_selection  # Slow import, needed only here.
 

@@ -43,7 +43,7 @@ from resnet.base.settings import COUNT_OR_ZERO, setting
 
 @dataclass(frozen=True)
 class Settings:
-    """The flags of the program."""
+    """The flags that say what to do, apart from the options of a conversion."""
 
     raw_data_dir: str | None = setting(
         None,
@@ -64,40 +64,10 @@ class Settings:
     local_scratch_dir: str | None = setting(
         None, "Output folder for the record files.", unset="required"
     )
-    train_shards: int = setting(
-        0,
-        "Number of training shards (record files); 0: one per 256 images, at most"
-        " 1,024.",
-        bounds=COUNT_OR_ZERO,
-    )
-    validation_shards: int = setting(
-        0,
-        "Number of validation shards (record files); 0: one per 256 images, at most"
-        " 128.",
-        bounds=COUNT_OR_ZERO,
-    )
     num_processes: int = setting(
         0,
         "Number of worker processes; 0: one per available core.",
         bounds=COUNT_OR_ZERO,
-    )
-    train_images: int = setting(
-        0,
-        "Number of training images to convert, those that come first in the record"
-        " order; 0: all.",
-        bounds=COUNT_OR_ZERO,
-    )
-    shuffle_seed: int = setting(0, "Random seed of the record order.")
-    on_bad_image: str = setting(
-        "fail",
-        "Action on an image that can't be decoded: fail stops the conversion, skip"
-        " omits the image and lists it in manifest.json. A read error always stops it.",
-        names=("fail", "skip"),
-    )
-    apply_exif_orientation: bool = setting(
-        False,
-        "Rotate and flip images by their EXIF orientation; the published recipes"
-        " don't.",
     )
     verify: bool = setting(
         False, "Verify the finished record set in --local_scratch_dir."
@@ -118,14 +88,14 @@ class Settings:
         return self.num_processes or len(os.sched_getaffinity(0))
 
 
-FLAGS: cli.Groups = (Settings,)
+FLAGS: cli.Groups = (Settings, Options)
 
 SMALL_SET = 100_000  # Images; the hint for smaller sets names a small-batch recipe.
-_DIGITS = tuple("0123456789")
 _CIFAR10 = (
     *("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse"),
     *("ship", "truck"),
 )
+_RECIPES = {tuple("0123456789"): "digits", _CIFAR10: "cifar10"}  # By the classes.
 CORRUPT_EXIT_CODE = 1  # Exit code of --verify if it finds corrupt files or records.
 
 
@@ -139,10 +109,11 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = Settings()
     try:
-        settings = cli.parse(argv, __doc__, FLAGS).of(Settings)
+        line = cli.parse(argv, __doc__, FLAGS)
+        settings = line.of(Settings)
         if settings.verify:
             return _verify(settings)
-        _convert(settings)
+        _convert(settings, line.of(Options))
         return 0
     except KeyboardInterrupt:
         remedy = "; the record set is incomplete, rerun the same command to resume"
@@ -155,7 +126,7 @@ def run() -> None:
     sys.exit(program.run(main))
 
 
-def _convert(settings: Settings) -> None:
+def _convert(settings: Settings, options: Options) -> None:
     _check_source(settings)
     root = settings.records_dir
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # Workers need no thread pool.
@@ -166,7 +137,7 @@ def _convert(settings: Settings) -> None:
         source = _open_source(settings)
         for warning in source.warnings:
             _log(f"warning: {warning}")
-        plan = make_plan(root, source, _options(settings))
+        plan = make_plan(root, source, options)
         if may_not_fit := output_folder.check_space(plan):
             _log(f"warning: {may_not_fit}")
         with output_folder.locked(root):
@@ -212,28 +183,12 @@ def _check_source(settings: Settings) -> None:
 
 def _open_source(settings: Settings) -> Source:
     if settings.tfds_name:
-        where = settings.tfds_data_dir or (
-            "its default folder (change: --tfds_data_dir)"
-        )
+        where = settings.tfds_data_dir or "its default folder (--tfds_data_dir)"
         _log(
-            f"TensorFlow Datasets prepares {settings.tfds_name} in {where}, if"
-            " necessary"
+            f"TensorFlow Datasets prepares {settings.tfds_name}, if needed, in {where}"
         )
         return tfds.prepare(settings.tfds_name, settings.tfds_data_dir)
     return raw_data.open_raw_data(settings.raw_data_dir or "")
-
-
-def _options(settings: Settings) -> Options:
-    return Options(
-        num_shards={
-            manifest.TRAIN: settings.train_shards,
-            manifest.VALIDATION: settings.validation_shards,
-        },
-        shuffle_seed=settings.shuffle_seed,
-        apply_exif_orientation=settings.apply_exif_orientation,
-        skip_bad_images=settings.on_bad_image == "skip",
-        num_train_images=settings.train_images,
-    )
 
 
 def _write(plan: Plan, settings: Settings) -> str:
@@ -306,21 +261,18 @@ def _in_parentheses(counts: dict[str, int]) -> str:
     return f" ({listed})" if listed else ""
 
 
-def _recipe(written: manifest.Manifest) -> str | None:
-    """Returns the recipe to suggest; None for the default, which is for ImageNet."""
-    if written.class_names == _DIGITS:
-        return "digits"
-    if written.class_names == _CIFAR10:
-        return "cifar10"
-    num_images = sum(split.num_examples for split in written.splits.values())
-    return "imagenette" if num_images < SMALL_SET else None
-
-
 def _next_program(written: manifest.Manifest) -> str:
+    """Returns the program to run next, with the recipe to suggest.
+
+    The default recipe is for ImageNet.
+    """
     if manifest.TRAIN not in written.splits:
         return "eval/resnet_eval.py"
-    recipe = _recipe(written)
-    return f"resnet/resnet_main.py{f' --recipe={recipe}' if recipe else ''}"
+    num_images = sum(split.num_examples for split in written.splits.values())
+    recipe = " --recipe=imagenette" if num_images < SMALL_SET else ""
+    if written.class_names in _RECIPES:
+        recipe = f" --recipe={_RECIPES[written.class_names]}"
+    return f"resnet/resnet_main.py{recipe}"
 
 
 def _verify(settings: Settings) -> int:
@@ -343,15 +295,6 @@ def _verify(settings: Settings) -> int:
         return _verify_set(record_set, settings)
 
 
-def _log(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
-
-
-def _print(text: str) -> None:
-    """Prints a text in which names of files may have bytes that aren't UTF-8."""
-    print_to_pipe(text.encode(errors="backslashreplace").decode())
-
-
 def _verify_set(record_set: manifest.RecordSet, settings: Settings) -> int:
     folder = record_set.records_dir
     splits = record_set.manifest.splits.values()
@@ -361,8 +304,7 @@ def _verify_set(record_set: manifest.RecordSet, settings: Settings) -> int:
         problems = verification.verify(record_set, settings.num_workers, progress.add)
         rate = progress.rate()
     for problem in problems:
-        where = "" if problem.offset is None else f" at byte {problem.offset}"
-        _print(f"{problem.path}{where}: {problem.what}")
+        _print(str(problem))
     if num_problems := sum(problem.count for problem in problems):
         _print(
             f"verification failed: {num_problems:,} corrupt files or records;"
@@ -374,6 +316,15 @@ def _verify_set(record_set: manifest.RecordSet, settings: Settings) -> int:
         f" {folder}, {rate:,.0f} records per second"
     )
     return 0
+
+
+def _log(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
+
+
+def _print(text: str) -> None:
+    """Prints a text in which names of files may have bytes that aren't UTF-8."""
+    print_to_pipe(text.encode(errors="backslashreplace").decode())
 
 
 if __name__ == "__main__":

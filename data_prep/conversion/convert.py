@@ -22,13 +22,9 @@ def reported_shards(plan: Plan) -> set[str]:
 def find_finished(
     plan: Plan, num_processes: int, report_images: Callable[[int], None]
 ) -> set[str]:
-    """Returns the paths of the shards that earlier runs finished, and reads each shard.
+    """Returns the paths of the shards that earlier runs finished; reads each shard.
 
-    Args:
-        plan: Plan of the conversion.
-        num_processes: Number of worker processes, at least 1.
-        report_images: Function that is called with the number of images of each
-            finished shard.
+    Calls `report_images` with the number of images of each finished shard.
     """
     reported = reported_shards(plan)
     finished: set[str] = set()
@@ -54,14 +50,10 @@ def write_shards(
     num_processes: int,
     report_images: Callable[[int], None],
 ) -> None:
-    """Writes the unfinished shards; their bytes don't depend on `num_processes`.
+    """Writes all shards but the finished ones, each in one worker process.
 
-    Args:
-        plan: Plan of the conversion.
-        finished: Paths of the shards to leave as they are.
-        num_processes: Number of worker processes, at least 1; each writes whole shards.
-        report_images: Function that is called with the number of images of each shard
-            when the shard is written.
+    Their bytes don't depend on `num_processes`. Calls `report_images` with the number
+    of images of each shard that is written.
 
     Raises:
         UserError: If an image can't be decoded or a worker process died.
@@ -101,7 +93,7 @@ def finish(plan: Plan) -> manifest.Manifest:
             **plan.source.description,
             "shuffle_seed": plan.options.shuffle_seed,
             "apply_exif_orientation": plan.options.apply_exif_orientation,
-            "on_bad_image": "skip" if plan.options.skip_bad_images else "fail",
+            "on_bad_image": plan.options.on_bad_image,
             "converted_images": dict(sorted(converted_counts.items())),
             "num_ignored_files": plan.source.num_ignored_files,
             "ignored_files": plan.source.ignored_kinds,
@@ -142,29 +134,21 @@ def _finish_split(
         for index, count in report.class_counts:
             counts[index] = count
     split_counts = class_counts.sum(axis=0, dtype=np.int64)
-    offsets_path, offsets_sha256 = manifest.write_offsets(
-        plan.root,
-        split.name,
-        np.concatenate([np.array(report.offsets, np.int64) for report in reports]),
+    shard_entries = tuple(
+        manifest.Shard(
+            path=report.path,
+            num_records=report.num_records,
+            num_bytes=report.num_bytes,
+            sha256=report.sha256,
+            class_mixing=class_mixing.class_mixing(
+                counts.astype(np.int64), split_counts
+            ),
+        )
+        for report, counts in zip(reports, class_counts, strict=True)
     )
+    offsets = np.concatenate([np.array(report.offsets, np.int64) for report in reports])
+    path, sha256 = manifest.write_offsets(plan.root, split.name, offsets)
+    skipped = tuple(image for report in reports for image in report.skipped_images)
     return manifest.Split(
-        name=split.name,
-        shards=tuple(
-            manifest.Shard(
-                path=report.path,
-                num_records=report.num_records,
-                num_bytes=report.num_bytes,
-                sha256=report.sha256,
-                class_mixing=class_mixing.class_mixing(
-                    counts.astype(np.int64), split_counts
-                ),
-            )
-            for report, counts in zip(reports, class_counts, strict=True)
-        ),
-        label_counts=tuple(split_counts.tolist()),
-        offsets_path=offsets_path,
-        offsets_sha256=offsets_sha256,
-        skipped_images=tuple(
-            image for report in reports for image in report.skipped_images
-        ),
+        split.name, shard_entries, tuple(split_counts.tolist()), path, sha256, skipped
     )

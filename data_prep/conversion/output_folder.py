@@ -19,30 +19,23 @@ from data_prep.conversion import shards
 from data_prep.conversion.plan import Plan
 from data_prep.records import layouts, manifest
 from data_prep.sources import archives, folders
-from resnet.base import atomic_files
+from resnet.base import atomic_files, json_file
 from resnet.base.errors import UserError
 
 _PLAN_FILE = "plan.json"
 # Not in the folder of the state, whose presence means an unfinished conversion.
 _LOCK_FILE = ".conversion.lock"
-# Files of ImageNet's archives and of a set that tensorflow_datasets has prepared.
 # Records beside them would make it ambiguous which set the folder contains.
 _FOREIGN_FILES = (
-    archives.TRAIN_ARCHIVE,
-    archives.VALIDATION_ARCHIVE,
+    *(archives.TRAIN_ARCHIVE, archives.VALIDATION_ARCHIVE),
     layouts.INFO_FILE,
 )
-# The bytes of a record beside its image: other features, checksums, offset, entry in
-# the shard report.
+# Other features, checksums, offset, entry in the shard report.
 _RECORD_OVERHEAD_BYTES = 320
 
 
 def check_not_finished(root: pathlib.Path) -> None:
-    """Checks that a folder contains no finished record set.
-
-    Raises:
-        UserError: If it contains one.
-    """
+    """Raises UserError if a folder contains a finished record set."""
     if (root / manifest.FILE_NAME).exists():
         if _is_complete(root):  # Killed just before it removed its state.
             shutil.rmtree(root / manifest.CONVERSION_FOLDER, ignore_errors=True)
@@ -65,12 +58,7 @@ def _is_complete(root: pathlib.Path) -> bool:
 
 
 def check_apart(root: pathlib.Path, raw_data_dir: pathlib.Path) -> None:
-    """Checks that the output folder is separate from the source of the images.
-
-    Raises:
-        UserError: If it is the source folder or inside one of its split folders, where
-            the records would be listed as images or classes.
-    """
+    """Raises UserError if the records would be listed as images or classes."""
     if root.resolve() == raw_data_dir.resolve():
         raise UserError(
             "the output folder must be another one than the source; both"
@@ -95,14 +83,13 @@ def check_space(plan: Plan) -> str | None:
     Raises:
         UserError: If the images alone whose size stays the same don't fit.
     """
-    others = sum(
-        len(split.images) * _RECORD_OVERHEAD_BYTES for split in plan.splits
-    ) - _num_bytes_written(plan)
-    lists = [split.images for split in plan.splits]
-    needed = others + sum(
-        images.num_kept_bytes_estimate(plan.image_format) for images in lists
-    )
-    perhaps = others + sum(images.num_bytes_estimate() for images in lists)
+    needed = perhaps = -_num_bytes_written(plan)
+    for split in plan.splits:
+        images = split.images
+        overhead = len(images) * _RECORD_OVERHEAD_BYTES
+        num_bytes, num_kept = images.estimate_bytes(plan.image_format)
+        needed += overhead + num_kept
+        perhaps += overhead + num_bytes
     folder = plan.root
     while not folder.exists():
         folder = folder.parent
@@ -191,19 +178,24 @@ def begin(plan: Plan) -> None:
         UserError: If the folders contain other files, or an unfinished conversion of
             another source or with other options.
     """
-    folder = plan.root / manifest.CONVERSION_FOLDER
+    state = plan.root / manifest.CONVERSION_FOLDER
     metadata = json.loads(json.dumps(plan.metadata()))
-    earlier_metadata = _read_metadata(folder / _PLAN_FILE)
-    if earlier_metadata is not None:
-        _check_same(metadata, earlier_metadata, plan.root)
-    _check_no_other_files(plan, is_resumed=earlier_metadata is not None)
+    try:
+        what = "the plan of an unfinished conversion"
+        advice = f"Delete {state} to convert everything again."
+        earlier = json_file.read(state / _PLAN_FILE, None, what, advice)
+    except json_file.MissingFile:
+        earlier = None
+    if earlier is not None:
+        _check_same(metadata, earlier, plan.root)
+    _check_no_other_files(plan, is_resumed=earlier is not None)
     remove_leftovers(plan)
     for split in plan.splits:
         (plan.root / split.name).mkdir(exist_ok=True)
-    if earlier_metadata is None:
-        folder.mkdir(exist_ok=True)
+    if earlier is None:
+        state.mkdir(exist_ok=True)
         data = json.dumps(metadata, indent=1) + "\n"
-        atomic_files.atomic_write_bytes(folder / _PLAN_FILE, data.encode())
+        atomic_files.atomic_write_bytes(state / _PLAN_FILE, data.encode())
 
 
 def remove_leftovers(plan: Plan) -> None:
@@ -212,21 +204,6 @@ def remove_leftovers(plan: Plan) -> None:
     split_folders = [plan.root / split.name for split in plan.splits]
     for folder in [plan.root, state_folder, *split_folders]:
         atomic_files.remove_leftovers(folder)
-
-
-def _read_metadata(path: pathlib.Path) -> dict[str, Any] | None:
-    try:
-        metadata = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (ValueError, RecursionError):
-        metadata = None
-    if not isinstance(metadata, dict):
-        raise UserError(
-            f"{path} describes an unfinished conversion and can't be read; delete"
-            f" {path.parent} to convert everything again"
-        )
-    return metadata
 
 
 def _check_same(
@@ -260,31 +237,26 @@ def _check_no_other_files(plan: Plan, is_resumed: bool) -> None:
     Raises:
         UserError: If it contains such files.
     """
+    root = plan.root
     # Programs that read `train-*` would also read shards of another conversion.
-    ours = {plan.root / path for path in plan.paths} if is_resumed else set()
-    for folder in (plan.root / name for name in manifest.SPLITS):
-        found = set(folder.iterdir()) if folder.exists() else set()
-        _refuse_other_files(folder, found - ours)
-    state_folder = plan.root / manifest.CONVERSION_FOLDER
+    others = {path for path in root.iterdir() if layouts.is_shard_name(path.name)}
+    others |= {path for name in _FOREIGN_FILES if (path := root / name).exists()}
+    ours = {root / path for path in plan.paths} if is_resumed else set()
+    for folder in (root / name for name in manifest.SPLITS):
+        if folder.exists():
+            others |= set(folder.iterdir()) - ours
     if not is_resumed:
-        found = set(state_folder.iterdir()) if state_folder.exists() else set()
-        _refuse_other_files(state_folder, found)
-    found = {path for path in plan.root.iterdir() if layouts.is_shard_name(path.name)}
-    found |= {path for name in _FOREIGN_FILES if (path := plan.root / name).exists()}
-    if not is_resumed:
-        offsets = {plan.root / manifest.offsets_path(name) for name in manifest.SPLITS}
-        found |= {path for path in offsets if path.exists()}
-    _refuse_other_files(plan.root, found)
-
-
-def _refuse_other_files(folder: pathlib.Path, found: set[pathlib.Path]) -> None:
-    others = sorted(path for path in found if not atomic_files.is_leftover(path))
-    if others:
-        raise UserError(
-            f"{folder} must contain only files of this conversion; it contains"
-            f" {others[0].name!r}, which is not of it. Choose another"
-            " --local_scratch_dir, or move what is not of it away."
-        )
+        state = root / manifest.CONVERSION_FOLDER
+        offsets = [root / manifest.offsets_path(name) for name in manifest.SPLITS]
+        others |= {path for path in offsets if path.exists()}
+        others |= set(state.iterdir() if state.exists() else ())
+    for path in sorted(others):
+        if not atomic_files.is_leftover(path):
+            raise UserError(
+                f"{path.parent} must contain only files of this conversion; it contains"
+                f" {path.name!r}, which is not of it. Choose another"
+                " --local_scratch_dir, or move what is not of it away."
+            )
 
 
 def in_units(num_bytes: int) -> str:

@@ -17,6 +17,7 @@ from data_prep.records import image_encoding, manifest
 from data_prep.records.manifest import TRAIN, VALIDATION
 from data_prep.sources.image_list import ImageList, Source
 from resnet.base.errors import UserError
+from resnet.base.settings import COUNT_OR_ZERO, setting
 
 MIN_EXAMPLES_PER_SHARD = 256  # Smaller shards only add files.
 MAX_SHARDS = {  # By default, as in the TPU scripts for ImageNet.
@@ -27,25 +28,38 @@ MAX_SHARDS = {  # By default, as in the TPU scripts for ImageNet.
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Options of a conversion, set by the user.
+    """Options of a conversion, as flags of the converter."""
 
-    Attributes:
-        num_shards: Number of shards by split; where it is 0 or missing, the number
-            depends on that of the images.
-        shuffle_seed: Random seed of the record order.
-        apply_exif_orientation: Whether to rotate and flip images by their EXIF
-            orientation.
-        skip_bad_images: Whether to skip images that can't be decoded; otherwise they
-            are errors.
-        num_train_images: Number of training images to convert: the first in the record
-            order of all of them. 0: all.
-    """
-
-    num_shards: dict[str, int]
-    shuffle_seed: int = 0
-    apply_exif_orientation: bool = False
-    skip_bad_images: bool = False
-    num_train_images: int = 0
+    train_shards: int = setting(
+        0,
+        "Number of training shards (record files); 0: one per 256 images, at most"
+        " 1,024.",
+        bounds=COUNT_OR_ZERO,
+    )
+    validation_shards: int = setting(
+        0,
+        "Number of validation shards (record files); 0: one per 256 images, at most"
+        " 128.",
+        bounds=COUNT_OR_ZERO,
+    )
+    train_images: int = setting(
+        0,
+        "Number of training images to convert, those that come first in the record"
+        " order; 0: all.",
+        bounds=COUNT_OR_ZERO,
+    )
+    shuffle_seed: int = setting(0, "Random seed of the record order.")
+    on_bad_image: str = setting(
+        "fail",
+        "Action on an image that can't be decoded: fail stops the conversion, skip"
+        " omits the image and lists it in manifest.json. A read error always stops it.",
+        names=("fail", "skip"),
+    )
+    apply_exif_orientation: bool = setting(
+        False,
+        "Rotate and flip images by their EXIF orientation; the published recipes"
+        " don't.",
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,9 +120,8 @@ class Plan:
     def metadata(self) -> dict[str, Any]:
         """Returns the metadata that must be equal for a run to resume another one.
 
-        The number of processes isn't part of it. Neither is `skip_bad_images`: a run
-        may skip an image that stopped the run before, and `shards.check_shard` handles
-        the opposite case.
+        `on_bad_image` isn't part of it: a run may skip an image that stopped the run
+        before, and `shards.check_shard` handles the opposite case.
         """
         metadata: dict[str, Any] = {
             **self.source.description,
@@ -139,11 +152,12 @@ def make_plan(root: pathlib.Path, source: Source, options: Options) -> Plan:
     """
     splits = []
     for name, images in source.splits.items():
-        if name == TRAIN and options.num_train_images:
-            images = _first_images(images, options)
-        num_shards = options.num_shards.get(name, 0) or default_num_shards(
-            len(images), MAX_SHARDS[name]
-        )
+        stated = options.validation_shards
+        if name == TRAIN:
+            stated = options.train_shards
+            if options.train_images:
+                images = _first_images(images, options)
+        num_shards = stated or default_num_shards(len(images), MAX_SHARDS[name])
         if num_shards > len(images):
             raise UserError(
                 f"--{name}_shards must be at most {len(images)}, the number of {name}"
@@ -182,13 +196,13 @@ def _first_images(images: ImageList, options: Options) -> ImageList:
 
     The order of a part of the images is that in which they are among all of them.
     """
-    if options.num_train_images > len(images):
+    if options.train_images > len(images):
         raise UserError(
             f"--train_images must be at most {len(images)}, the number of training"
-            f" images; got {options.num_train_images}"
+            f" images; got {options.train_images}"
         )
     order = images.order(options.shuffle_seed, TRAIN)
-    return images.subset(np.sort(order[: options.num_train_images]))
+    return images.subset(np.sort(order[: options.train_images]))
 
 
 def shard_jobs(plan: Plan, left_out: Collection[str]) -> Iterator[ShardJob]:
@@ -203,7 +217,7 @@ def shard_jobs(plan: Plan, left_out: Collection[str]) -> Iterator[ShardJob]:
                     images=[split.images[index] for index in indices.tolist()],
                     class_indices=split.images.class_indices[indices].tolist(),
                     apply_exif_orientation=plan.options.apply_exif_orientation,
-                    skip_bad_images=plan.options.skip_bad_images,
+                    skip_bad_images=plan.options.on_bad_image == "skip",
                     image_format=plan.image_format,
                 )
 

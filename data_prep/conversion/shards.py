@@ -31,10 +31,8 @@ class ShardJob:
         path: POSIX path of the record file relative to `root`; its folder must exist.
         images: Source images in record order.
         class_indices: Class index of each image.
-        apply_exif_orientation: Whether to rotate and flip images by their EXIF
-            orientation.
-        skip_bad_images: Whether to skip images that can't be decoded; otherwise they
-            are errors.
+        apply_exif_orientation: As in `plan.Options`.
+        skip_bad_images: Whether to skip images that can't be decoded.
         image_format: Format of the stored images, "jpeg" or "png".
     """
 

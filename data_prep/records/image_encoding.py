@@ -94,8 +94,7 @@ def read_as_stored(
         path: Path of the file.
         set_format: Format of the images of the set that the network was trained on;
             None if it isn't known.
-        apply_exif_orientation: Whether that set was converted with
-            --apply_exif_orientation.
+        apply_exif_orientation: Whether the set was converted with the flag of the name.
 
     Raises:
         UserError: If the file can't be read or decoded.
@@ -202,12 +201,8 @@ def to_png(
     """Returns a losslessly compressed image as a PNG file without transparency.
 
     A PNG of at most 8 bits per channel without transparency is decoded as a check and
-    kept byte for byte. Anything else is re-encoded as an RGB PNG, as `to_jpeg` does.
-
-    Args:
-        data: Content of the image file.
-        name: Name of the image, for messages.
-        apply_exif_orientation: As in `to_jpeg`.
+    kept byte for byte. Anything else is re-encoded as an RGB PNG. The arguments are
+    those of `to_jpeg`.
 
     Raises:
         UserError: If the image can't be decoded, has too many pixels, or is a JPEG.
@@ -263,12 +258,8 @@ def _looks_good(header: JpegHeader, data: bytes) -> bool:
 
 
 def _load(image: Image.Image, data: bytes) -> None:
-    """Decodes an image, whose EXIF data may follow its pixels.
-
-    Raises:
-        ValueError: If it is a PNG that TensorFlow can't decode though Pillow can.
-    """
-    image.load()
+    """Decodes an image; raises ValueError for a PNG that only Pillow can decode."""
+    image.load()  # The EXIF data of a PNG can follow its pixels.
     if image.format == "PNG":
         png_data.check(data)
 

@@ -63,9 +63,9 @@ def make_if_missing(
     """Builds the manifest of a record set that lacks one, if its layout is known.
 
     Known layouts are those of tensorflow_datasets and of the TPU scripts. The records
-    are scanned, about 30,000 per second, and the manifest is written beside them or, if
-    that folder isn't writable or is full, to `manifest.cache_folder`. In any other
-    folder the function does nothing; `manifest.load` then reports the error.
+    are scanned, and the manifest is written beside them or, if that folder isn't
+    writable or is full, to `manifest.cache_folder`. In any other folder the function
+    does nothing; `manifest.load` then reports the error.
 
     Args:
         data_dir: Folder of the set, as for `manifest.load`.
@@ -152,25 +152,22 @@ def _scan_file(layout: Layout, name: str) -> ScannedFile:
     image_formats: dict[str, int] = {}
     is_oriented = False
 
-    def read(features: Features) -> tuple[int, str, str, bool]:
+    def read(features: Features) -> tuple[int, str, str]:
+        nonlocal is_oriented
+        is_oriented |= tf_example.IS_ORIENTED in features
         encoded = tf_example.bytes_of(features, layout.image_key)
         class_name = ""
         if layout.name_key is not None and layout.name_key in features:
             class_name = tf_example.text_of(features, layout.name_key)
-        return (
-            tf_example.integer_of(features, layout.label_key),
-            tf_example.image_format_of(encoded),
-            class_name,
-            tf_example.IS_ORIENTED in features,
-        )
+        label = tf_example.integer_of(features, layout.label_key)
+        return label, tf_example.image_format_of(encoded), class_name
 
     for offset, num_record_bytes, values in tf_example.scan_file(path, read):
-        label, image_format, class_name, is_record_oriented = values
+        label, image_format, class_name = values
         offsets.append(offset)
         num_bytes += num_record_bytes
         labels.append(label)
         image_formats.setdefault(image_format, offset)
-        is_oriented |= is_record_oriented
         if class_name and class_names.setdefault(label, class_name) != class_name:
             raise UserError(
                 f"label {label} must have the same class name in all records of {path};"
@@ -215,13 +212,13 @@ def _are_equal_chunks(counts: Sequence[int]) -> bool:
 
     All files have the same number, except the last ones, which have the rest or none.
     """
-    total = sum(counts)
-    chunk = -(-total // len(counts))
-    begins = range(0, chunk * len(counts), chunk)
-    return all(
-        count == min(chunk, max(0, total - begin))
-        for count, begin in zip(counts, begins, strict=True)
-    )
+    rest = sum(counts)
+    chunk = -(-rest // len(counts))
+    for count in counts:
+        if count != min(chunk, rest):
+            return False
+        rest -= count
+    return True
 
 
 def _warnings(layout: Layout, scanned: dict[str, list[ScannedFile]]) -> Iterator[str]:
@@ -335,25 +332,19 @@ def _save_split(
     split_counts = np.zeros(num_classes, np.int64)
     for file in files:
         split_counts += count(file)
-    offsets_path, offsets_sha256 = manifest.write_offsets(
-        index_dir, name, np.concatenate([file.offsets for file in files])
+    shards = tuple(
+        manifest.Shard(
+            path=file.name,
+            num_records=file.num_records,
+            num_bytes=file.num_bytes,
+            sha256=None,
+            class_mixing=class_mixing.class_mixing(count(file), split_counts),
+        )
+        for file in files
     )
-    return manifest.Split(
-        name=name,
-        shards=tuple(
-            manifest.Shard(
-                path=file.name,
-                num_records=file.num_records,
-                num_bytes=file.num_bytes,
-                sha256=None,
-                class_mixing=class_mixing.class_mixing(count(file), split_counts),
-            )
-            for file in files
-        ),
-        label_counts=tuple(split_counts.tolist()),
-        offsets_path=offsets_path,
-        offsets_sha256=offsets_sha256,
-    )
+    offsets = np.concatenate([file.offsets for file in files])
+    path, sha256 = manifest.write_offsets(index_dir, name, offsets)
+    return manifest.Split(name, shards, tuple(split_counts.tolist()), path, sha256)
 
 
 def _classes(

@@ -110,8 +110,7 @@ def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
     wanted = [
         manifest.shard_name(split, index, num_shards) for index in range(num_shards)
     ]
-    missing = [name for name in wanted if name not in names]
-    if missing:
+    if missing := [name for name in wanted if name not in names]:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise UserError(
             f"{folder} must contain {num_shards:,} record files of split {split};"
@@ -155,10 +154,9 @@ def _parse_tfds(root: pathlib.Path, info: Any, features: Any) -> Layout:
         )
 
     parts = {part["name"]: part for part in info["splits"] if part.get("shardLengths")}
-    test_part = parts.get("test")
     chosen = {
         manifest.TRAIN: parts.get("train"),
-        manifest.VALIDATION: parts.get("validation", test_part),
+        manifest.VALIDATION: parts.get("validation", parts.get("test")),
     }
     paths = {}
     num_records = {}

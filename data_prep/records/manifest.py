@@ -56,11 +56,9 @@ class Shard:
     Attributes:
         path: POSIX path relative to the folder of the records.
         num_records: Number of records, at least 1.
-        num_bytes: Size of the file in bytes.
-        sha256: SHA-256 of the file in hexadecimal; None if unknown, in sets that other
-            programs wrote.
-        class_mixing: Chi-square per degree of freedom of the class counts, compared
-            with those of the split; see `class_mixing.class_mixing`.
+        num_bytes: Size of the file.
+        sha256: SHA-256 in hexadecimal; None in sets that other programs wrote.
+        class_mixing: The statistic of `class_mixing.class_mixing`.
     """
 
     path: str
@@ -72,12 +70,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class SkippedImage:
-    """One image that a conversion skipped.
-
-    Attributes:
-        name: Path of the image, or path of its archive and name.
-        reason: Message of the error.
-    """
+    """An image that a conversion skipped: its path, or archive and name, and why."""
 
     name: str
     reason: str
@@ -93,7 +86,7 @@ class Split:
         label_counts: Number of examples of each class, in label order.
         offsets_path: POSIX path of the offsets file relative to the index folder.
         offsets_sha256: SHA-256 of the offsets file in hexadecimal.
-        skipped_images: Images that the conversion of the split skipped.
+        skipped_images: Images that the conversion skipped.
     """
 
     name: str
@@ -266,7 +259,7 @@ def is_balanced(examples_per_rank: Iterable[float], mean: float) -> bool:
 
     Args:
         examples_per_rank: The number of training examples per rank of each node.
-        mean: The number of training examples divided by the number of ranks.
+        mean: Its mean over all ranks.
     """
     limit = MAX_IMBALANCE * mean
     return all(abs(number - mean) <= limit for number in examples_per_rank)
@@ -297,20 +290,20 @@ def write(manifest: Manifest, index_dir: str | os.PathLike[str]) -> None:
     path = pathlib.Path(index_dir, FILE_NAME)
     if os.path.lexists(path):
         raise UserError(
-            f"a manifest must be written to {path}, but another one is there and isn't"
-            " replaced. If it isn't needed, move it away and rerun the command."
+            f"{path} must be written, but another manifest is there and isn't replaced;"
+            " move it away and rerun the command"
         )
     atomic_files.atomic_write_bytes(path, manifest.to_json().encode("utf-8"))
 
 
 def load(data_dir: str, split: str) -> RecordSet:
-    """Returns the record set in `data_dir`.
+    """Returns the record set in `data_dir`, which must contain a split.
 
     Args:
         data_dir: Root folder of the set or one of its split folders (`RECORDS/train`).
             For a set prepared by tensorflow_datasets, the version folder or the folder
             above it.
-        split: Name of a split that the set must contain.
+        split: Name of the split.
 
     Raises:
         UserError: If the folder, the manifest or the split doesn't exist.
@@ -387,8 +380,7 @@ def check_files(
         shard_indices: Indices of the shards to check; None checks all.
 
     Raises:
-        UserError: If a shard is missing, its size differs from the manifest, or the
-            offsets file doesn't contain one offset per example.
+        UserError: If a shard or the offsets file differs from the manifest.
     """
     split = record_set.manifest.splits[split_name]
     indices = range(len(split.shards)) if shard_indices is None else shard_indices
@@ -434,8 +426,8 @@ def write_offsets(
     path = pathlib.Path(index_dir, offsets_path(split_name))
     if os.path.lexists(path) and not _contains_offsets(path):
         raise UserError(
-            f"the offsets of the records must be written to {path}, but that file"
-            " contains something else. Move it away and rerun the command."
+            f"{path} must be written, but that file contains something else than"
+            " offsets; move it away and rerun the command"
         )
     atomic_files.atomic_write_bytes(path, file.getvalue())
     return path.name, hashlib.sha256(file.getvalue()).hexdigest()
@@ -447,31 +439,31 @@ def read_offsets(record_set: RecordSet, split: Split) -> npt.NDArray[np.int64]:
     The records are in the order of the shards and, within a shard, in file order.
 
     Raises:
-        UserError: If the offsets file can't be read, its SHA-256 differs from the
-            manifest's, or a shard can't have records at these offsets.
+        UserError: If the offsets file can't be read or isn't that of the manifest, or a
+            shard can't have records at these offsets.
     """
     path = record_set.index_dir / split.offsets_path
-    remedy = _remedy(record_set, split)
+
+    def refused(problem: str) -> UserError:
+        remedy = _remedy(record_set, split)
+        return UserError(f"the offsets file {path} {problem}. {remedy}")
+
     try:
         data = regular_file.read_bytes(path, 8 * split.num_examples + _MAX_NUMPY_HEADER)
     except OSError as error:
-        raise UserError(
-            f"the offsets file {path} can't be read ({error.strerror}). {remedy}"
-        ) from error
+        raise refused(f"can't be read ({error.strerror})") from error
     if hashlib.sha256(data).hexdigest() != split.offsets_sha256:
-        raise UserError(
-            f"the SHA-256 of the offsets file {path} differs from {FILE_NAME}. {remedy}"
-        )
+        raise refused(f"has another SHA-256 than in {FILE_NAME}")
     offsets: npt.NDArray[np.int64] = np.load(io.BytesIO(data), allow_pickle=False)
     if offsets.shape != (split.num_examples,) or offsets.dtype != np.int64:
-        raise UserError(
-            f"the offsets file {path} must contain {split.num_examples} values of type"
-            f" int64; it contains {offsets.dtype} of shape {offsets.shape}. {remedy}"
+        raise refused(
+            f"must contain {split.num_examples} values of type int64; it contains"
+            f" {offsets.dtype} of shape {offsets.shape}"
         )
     if path_of_wrong := _shard_with_other_offsets(split, offsets):
-        raise UserError(
-            f"the offsets file {path} contradicts {FILE_NAME}: the offsets of"
-            f" {path_of_wrong} must rise from 0 and be less than its size. {remedy}"
+        raise refused(
+            f"contradicts {FILE_NAME}: the offsets of {path_of_wrong} must rise from 0"
+            " and be less than its size"
         )
     return offsets
 

@@ -95,14 +95,13 @@ def image_example(
 
     Args:
         encoded: Content of a JPEG or PNG file.
-        height: Height of the image in pixels.
-        width: Width of the image in pixels.
+        height: Height in pixels.
+        width: Width in pixels.
         label: `FIRST_LABEL` + class index.
         class_name: Synset or name of the class folder.
         filename: Name of the image's file without the folder.
         image_format: Format of `encoded`, "jpeg" or "png".
-        is_oriented: Whether the set's images were rotated and flipped by their EXIF
-            orientation.
+        is_oriented: Whether --apply_exif_orientation is on.
     """
     features: dict[str, bytes | int] = {
         ENCODED: encoded,
@@ -201,26 +200,18 @@ def _map(path: str | os.PathLike[str]) -> memoryview:
 
 
 def integer_of(features: Features, name: str) -> int:
-    """Returns the value of an integer feature.
-
-    Raises:
-        ValueError: If the feature is missing or isn't exactly one integer.
-    """
+    """Returns the value of a feature; raises ValueError if it isn't one integer."""
     return int(_only_value(features, name, "int64_list", "an integer"))
 
 
 def bytes_of(features: Features, name: str) -> bytes:
-    """Returns the value of a bytes feature.
-
-    Raises:
-        ValueError: If the feature is missing or isn't exactly one string of bytes.
-    """
+    """Returns the value of a feature; raises ValueError if it isn't one bytes value."""
     value: bytes = _only_value(features, name, "bytes_list", "a string of bytes")
     return value
 
 
 def text_of(features: Features, name: str) -> str:
-    """Returns the value of a bytes feature as a name; raises as `bytes_of` does."""
+    """Returns the value of a feature as the name of a class or file, as `bytes_of`."""
     return bytes_of(features, name).decode("utf-8", "surrogateescape")
 
 

@@ -32,8 +32,7 @@ class Problem:
 
     Attributes:
         path: Path of the file.
-        offset: Byte offset of the record in the file; None if the problem is the
-            file's as a whole.
+        offset: Byte offset of the record; None if the whole file has the problem.
         what: Clause that describes the problem.
         count: Number of corrupt records or files that it stands for.
     """
@@ -44,33 +43,24 @@ class Problem:
     count: int = 1
 
     def __str__(self) -> str:
-        place = "" if self.offset is None else f", record at byte {self.offset:,}"
+        place = "" if self.offset is None else f" at byte {self.offset}"
         return f"{self.path}{place}: {self.what}"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """One shard to read, with the expected content.
-
-    Attributes:
-        split_name: Name of the split that the shard belongs to.
-        path: Path of the record file.
-        shard: The shard's entry in the manifest.
-        offsets: Byte offset of each record, `[num_records]`, int64; None if unknown.
-        contents: The manifest of the set, without splits.
-    """
+    """One shard to read, with its entry in the manifest, which has no splits here."""
 
     split_name: str
     path: str
     shard: Shard
-    offsets: npt.NDArray[np.int64] | None
+    offsets: npt.NDArray[np.int64] | None  # Of each record; None if unknown.
     contents: Manifest
 
 
 @dataclasses.dataclass(frozen=True)
 class _ShardResult:
-    split_name: str
-    num_records: int
+    job: _Job
     problems: list[Problem]
     label_counts: npt.NDArray[np.int64]
 
@@ -97,7 +87,7 @@ def verify(
             shard when the shard has been read.
 
     Returns:
-        All problems, sorted by path and offset; an empty list for a good set.
+        All problems, sorted by path and offset.
 
     Raises:
         UserError: If a worker process died.
@@ -130,19 +120,17 @@ def verify(
 
     def take(result: _ShardResult) -> None:
         problems.extend(result.problems)
-        counts[result.split_name] += result.label_counts
-        report_records(result.num_records)
+        counts[result.job.split_name] += result.label_counts
+        report_records(result.job.shard.num_records)
 
     worker_processes.run(_check_shard, jobs, min(num_processes, len(jobs)), take)
     if not problems:  # The counts of a corrupt set would differ anyway.
         problems += _check_label_counts(record_set, counts)
-    return sorted(
-        problems,
-        key=lambda problem: (
-            problem.path,
-            -1 if problem.offset is None else problem.offset,
-        ),
-    )
+    return sorted(problems, key=_place)
+
+
+def _place(problem: Problem) -> tuple[str, int]:
+    return problem.path, -1 if problem.offset is None else problem.offset
 
 
 def _check_label_counts(
@@ -185,9 +173,7 @@ def _check_shard(job: _Job) -> _ShardResult:
                 " it is not the file that was written"
             )
             problems.append(Problem(job.path, None, what))
-    return _ShardResult(
-        job.split_name, job.shard.num_records, _shortened(problems), counts
-    )
+    return _ShardResult(job, _shortened(problems), counts)
 
 
 def _check_records(
@@ -262,17 +248,13 @@ def _check_record(job: _Job, record: bytes) -> int:
             f"its image is a {image_format.upper()} file; expected"
             f" {contents.image_format.upper()}"
         )
-    if not encoded.endswith(_IMAGE_ENDS[image_format]):
+    if not encoded.endswith(_IMAGE_ENDS[image_format]):  # As in some good images.
         _decode(encoded)
     return label
 
 
 def _check_class_name(features: Features, label: int, expected: str) -> None:
-    """Checks the class name of a record, which sets of other programs may lack.
-
-    Raises:
-        ValueError: If it isn't that of the label.
-    """
+    """Raises ValueError if a record has another class name than that of its label."""
     if tf_example.SYNSET in features and features[tf_example.SYNSET].bytes_list.value:
         name = tf_example.text_of(features, tf_example.SYNSET)
         if name and name != expected:
@@ -283,11 +265,7 @@ def _check_class_name(features: Features, label: int, expected: str) -> None:
 
 
 def _decode(encoded: bytes) -> None:
-    """Decodes an image that lacks the end bytes of its format, as good ones may too.
-
-    Raises:
-        ValueError: If the image can't be decoded.
-    """
+    """Raises ValueError if an image can't be decoded."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # About corrupt metadata, which isn't used.

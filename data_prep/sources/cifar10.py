@@ -205,12 +205,13 @@ def _batch(
             rows = np.frombuffer(content, np.uint8).reshape(num_images, -1)
             return rows[:, 0], rows[:, 1:]
         fields = _unpickled(content)
-        pixels = fields["data"].uint8_values()
+        pixels = fields["data"]
         labels = np.array(fields["labels"], np.uint8)
-        if pixels.shape != (len(labels), _IMAGE_BYTES) or not len(labels):
+        is_whole = pixels.shape == (len(labels), _IMAGE_BYTES) and len(labels)
+        if not is_whole or pixels.dtype != np.uint8:
             raise ValueError(
-                f"it has {len(labels):,} labels and an array of pixels of the shape"
-                f" {pixels.shape}"
+                f"it has {len(labels):,} labels, and pixels of the shape"
+                f" {pixels.shape} and type {pixels.dtype}"
             )
         return labels, pixels
     except Exception as error:
@@ -225,54 +226,29 @@ def _not_as_published(path: pathlib.Path, filename: str, error: Exception) -> Us
     )
 
 
-class _Array:
-    """Takes the place of a NumPy array in a pickle, and only stores its state."""
-
-    def __init__(self, *_: Any) -> None:
-        self._state: Any = None
-
-    def __setstate__(self, state: Any) -> None:
-        self._state = state
-
-    def uint8_values(self) -> npt.NDArray[np.uint8]:
-        """Returns the array; raises ValueError if it isn't one of bytes in C order."""
-        _, shape, data_type, is_column_major, content = self._state
-        if data_type.name not in (b"u1", "u1") or is_column_major:
-            raise ValueError("its array of pixels isn't one of bytes, row by row")
-        return np.frombuffer(content, np.uint8).reshape(shape)
-
-
-class _DataType:
-    """Takes the place of a NumPy data type in a pickle."""
-
-    def __init__(self, name: Any, *_: Any) -> None:
-        self.name = name
-
-    def __setstate__(self, state: Any) -> None:
-        pass  # Byte order and alignment, which bytes don't have.
-
-
-_REPLACEMENTS = {  # The classes that stand for what a pickle may name.
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
-    ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _DataType,
-}
-
-
 class _Unpickler(pickle.Unpickler):
     """Reads pickles of containers, numbers, strings and arrays, and nothing else.
 
-    It never imports or calls what a pickle names, so no pickle can run code.
+    It never imports or calls what else a pickle names, so no pickle can run code.
     """
 
     def find_class(self, module_name: str, global_name: str) -> Any:
-        """Returns the replacement of a function or class that a pickle names."""
-        try:
-            return _REPLACEMENTS[module_name, global_name]
-        except KeyError:
+        """Returns the function or class of NumPy that a pickle names."""
+        names = {
+            ("numpy.core.multiarray", "_reconstruct"): _new_array,
+            ("numpy", "ndarray"): np.ndarray,
+            ("numpy", "dtype"): np.dtype,
+        }
+        if (module_name, global_name) not in names:
             raise pickle.UnpicklingError(
                 f"it names {module_name}.{global_name}, which could run code"
-            ) from None
+            )
+        return names[module_name, global_name]
+
+
+def _new_array(*_: Any) -> npt.NDArray[Any]:
+    """Returns an array whose content the pickle then sets."""
+    return np.empty(0, np.uint8)
 
 
 def _unpickled(content: bytes) -> dict[str, Any]:

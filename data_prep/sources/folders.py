@@ -142,14 +142,9 @@ def _gather(
     class_names: tuple[str, ...],
     ignored: Counter[str],
 ) -> ImageList:
-    """Returns the images of class folders, some of which can have none.
+    """Returns the images of class folders, given by class name and content.
 
-    Args:
-        folder: Folder that contains the class folders.
-        contents: Class name and content of each class folder.
-        class_names: Class names in label order; of a folder without images it can lack
-            the name.
-        ignored: Numbers of ignored entries, to which those of the folders are added.
+    `class_names` can lack the name of a folder without images.
     """
     class_index = {name: index for index, name in enumerate(class_names)}
 
@@ -157,8 +152,8 @@ def _gather(
         for class_name, content in contents:
             if content.folders:
                 ignored[_FOLDER] += len(content.folders)
+            path = str(folder / class_name)
             for filename in content.images:
-                path = str(folder / class_name)
                 yield Entry(path, filename, class_index[class_name])
 
     return ImageList.of(class_names, entries())

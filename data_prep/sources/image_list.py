@@ -10,7 +10,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -266,22 +266,12 @@ class ImageList:
             keys[chunk] = np.frombuffer(digests, ">u8").reshape(-1, 2)
         return np.lexsort((keys[:, 1], keys[:, 0]))
 
-    def num_bytes_estimate(self) -> int:
-        """Returns an estimate of the total size of the images in bytes.
+    def estimate_bytes(self, image_format: str) -> tuple[int, int]:
+        """Returns estimates of the size of all images and of those stored as they are.
 
-        The sizes in archives are exact. The total of image files is extrapolated from
-        at most 1,000 of them, evenly spaced.
-
-        Raises:
-            OSError: If one of these files doesn't exist.
-        """
-        return self._num_known_bytes() + self._extrapolate(os.path.getsize)
-
-    def num_kept_bytes_estimate(self, image_format: str) -> int:
-        """Returns an estimate of the part of `num_bytes_estimate` that is stored as is.
-
-        Images in archives count as JPEG. Images in records don't count, since their
-        format isn't known.
+        The sizes in archives are exact, and their images count as JPEG. The sizes of
+        image files are extrapolated from at most 1,000 of them, evenly spaced. Images
+        in records count as re-encoded, since their format isn't known.
 
         Args:
             image_format: Format of the stored images, "jpeg" or "png".
@@ -289,17 +279,26 @@ class ImageList:
         Raises:
             OSError: If one of the files doesn't exist.
         """
-
-        def size_if_kept(path: str) -> int:
-            with open(path, "rb", buffering=0) as file:
+        is_file = self.sizes == _WHOLE_FILE
+        num_bytes = int(self.sizes[~is_file].sum())
+        num_kept = 0
+        if self.image_key is None and image_format == "jpeg":
+            num_kept = num_bytes
+        files = np.flatnonzero(is_file)
+        num_sampled = min(len(files), _MAX_STATS)
+        sampled = files[np.arange(num_sampled) * len(files) // max(num_sampled, 1)]
+        sampled_bytes = sampled_kept = 0
+        for index in sampled.tolist():
+            with open(self[index].path, "rb", buffering=0) as file:
                 start = file.read(image_encoding.START_BYTES)
-                is_kept = image_encoding.keeps_its_size(start, image_format)
-                return os.fstat(file.fileno()).st_size if is_kept else 0
-
-        if self.image_key is not None:
-            return 0
-        num_known_bytes = self._num_known_bytes() if image_format == "jpeg" else 0
-        return num_known_bytes + self._extrapolate(size_if_kept)
+                size = os.fstat(file.fileno()).st_size
+            sampled_bytes += size
+            if image_encoding.keeps_its_size(start, image_format):
+                sampled_kept += size
+        if num_sampled:
+            num_bytes += sampled_bytes * len(files) // num_sampled
+            num_kept += sampled_kept * len(files) // num_sampled
+        return num_bytes, num_kept
 
     def has_lossy_image(self) -> bool:
         """Returns whether an image is lossily compressed; reads up to the first one.
@@ -311,19 +310,6 @@ class ImageList:
         if self.pixels is not None:
             return False
         return any(image_encoding.is_lossy(image.read_start()) for image in self)
-
-    def _num_known_bytes(self) -> int:
-        return int(self.sizes[self.sizes != _WHOLE_FILE].sum())
-
-    def _extrapolate(self, num_bytes_of: Callable[[str], int]) -> int:
-        """Returns the sum of a function of the image files' paths, from a sample."""
-        files = np.flatnonzero(self.sizes == _WHOLE_FILE)
-        num_sampled = min(len(files), _MAX_STATS)
-        if not num_sampled:
-            return 0
-        sampled = files[np.arange(num_sampled) * len(files) // num_sampled]
-        num_bytes = sum(num_bytes_of(self[index].path) for index in sampled.tolist())
-        return num_bytes * len(files) // num_sampled
 
     def fingerprint(self) -> str:
         """Returns the SHA-256 of classes, file names, known offsets, sizes and pixels.

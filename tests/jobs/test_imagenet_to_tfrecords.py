@@ -1,12 +1,9 @@
 import io
 import os
-import pathlib
 import subprocess
 import sys
 import time
 
-import numpy as np
-import tensorflow_datasets as tfds
 from PIL import Image
 
 from data_prep.records import manifest
@@ -150,63 +147,3 @@ def test_a_bad_image_is_named_and_nothing_is_called_finished(raw, bad, tmp_path)
     assert "--on_bad_image=skip" in done.stderr
     assert not any("partial" in name for name in content(records))
     assert not (records / "manifest.json").exists()
-
-
-def prepare_tfds(data_dir: pathlib.Path) -> None:
-    """Prepares a data set "tiny" of 6 train and 3 test images of cats and dogs."""
-
-    class Tiny(tfds.core.GeneratorBasedBuilder):
-        VERSION = tfds.core.Version("1.0.0")
-        pkg_dir_path = data_dir  # Or it looks for the package of this test.
-
-        def _info(self):
-            features = {
-                "image": tfds.features.Image(encoding_format="png"),
-                "label": tfds.features.ClassLabel(names=["cat", "dog"]),
-            }
-            features = tfds.features.FeaturesDict(features)
-            return tfds.core.DatasetInfo(builder=self, features=features)
-
-        def _split_generators(self, _):
-            return {
-                "train": self._generate_examples(range(6)),
-                "test": self._generate_examples(range(6, 9)),
-            }
-
-        def _generate_examples(self, indices):
-            for index in indices:
-                pixels = np.full((8, 8, 3), 20 * index, np.uint8)
-                yield index, {"image": pixels, "label": index % 2}
-
-    Tiny(data_dir=data_dir).download_and_prepare(file_format="tfrecord")
-
-
-def test_a_data_set_of_tensorflow_datasets_is_converted(tmp_path):
-    prepare_tfds(tmp_path / "tfds")
-    records = tmp_path / "records"
-    done = subprocess.run(
-        [
-            sys.executable,
-            PROGRAM,
-            "--tfds_name=tiny",
-            f"--tfds_data_dir={tmp_path / 'tfds'}",
-            f"--local_scratch_dir={records}",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "re-encoded" not in done.stdout
-    record_manifest = manifest.load(str(records), "train").manifest
-    assert record_manifest.class_names == ("cat", "dog")
-    assert record_manifest.image_format == "png"
-    assert record_manifest.source["tfds_name"] == "tiny/1.0.0"
-    for split, expected in {"train": range(6), "validation": range(6, 9)}.items():
-        found = {}
-        for example in read_examples(records, split):
-            pixels = np.asarray(Image.open(io.BytesIO(example["encoded"])))
-            assert np.ptp(pixels) == 0  # Exactly one color, as in the source.
-            found[pixels[0, 0, 0] / 20] = (example["class"], example["label"])
-        assert found == {i: [("cat", 1), ("dog", 2)][i % 2] for i in expected}

@@ -3,7 +3,7 @@ import tarfile
 
 import pytest
 
-from data_prep.sources import archives, imagenet_labels
+from data_prep.sources import archives, imagenet_labels, raw_data
 from resnet.base.errors import UserError
 
 TRAIN = archives.TRAIN_ARCHIVE
@@ -19,10 +19,9 @@ def tar(members, tar_format=tarfile.GNU_FORMAT) -> bytes:
             info = tarfile.TarInfo(name)
             if content is None:
                 info.type = tarfile.DIRTYPE
-                archive.addfile(info)
             else:
                 info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
+            archive.addfile(info, None if content is None else io.BytesIO(content))
     return file.getvalue()
 
 
@@ -41,59 +40,77 @@ IMAGES = {
 }
 
 
-def test_train_images_are_read_where_they_lie(tmp_path):
+def test_images_are_read_where_they_lie_and_what_is_missing_is_said(tmp_path):
     (tmp_path / TRAIN).write_bytes(train_tar(IMAGES))
-    source = archives.read(tmp_path)
-    splits, num_ignored = source.splits, source.num_ignored_files
-    assert list(splits) == ["train"]
-    train = splits["train"]
-    assert num_ignored == 0
-    found = [(p.class_name, p.filename, p.read()) for p in train]
-    assert found == [
+    (tmp_path / VALIDATION).write_bytes(tar([(validation_name(1), b"1")]))
+    assert archives.find(tmp_path) == [tmp_path / TRAIN, tmp_path / VALIDATION]
+    source = raw_data.open_raw_data(tmp_path)
+    train = source.splits["train"]
+    assert [(image.class_name, image.filename, image.read()) for image in train] == [
         (TENCH, f"{TENCH}_1.JPEG", b""),
         (TENCH, f"{TENCH}_10026.JPEG", b"tench"),
         (GOLDFISH, f"{GOLDFISH}_10.JPEG", b"gold" * 999),
         (GOLDFISH, f"{GOLDFISH}_7.JPEG", b"fish"),
     ]
-    assert train.class_names == imagenet_labels.synsets()
     assert train.class_indices.tolist() == [0, 0, 1, 1]
     assert train[1].name == f"{tmp_path / TRAIN}: {TENCH}_10026.JPEG"
+    assert len(source.splits["validation"]) == 1
+    assert source.class_names == train.class_names == imagenet_labels.synsets()
+    assert source.class_descriptions == imagenet_labels.words()
+    assert source.num_ignored_files == 0
+    missing = ["train holds 4 of 1,281,167 images", "validation holds 1 of 50,000 imag"]
+    assert source.description["archives"] is True
+    for clause, warning, expected in zip(
+        source.description["incomplete"], source.warnings, missing, strict=True
+    ):
+        assert clause.startswith(expected)
+        assert warning.startswith(f"{clause} of ImageNet")
 
 
-@pytest.mark.parametrize("folder", ["", "val/", "./ILSVRC/2012/"])
-def test_validation_images_are_told_by_their_numbers(tmp_path, folder):
+@pytest.mark.parametrize("folder", ["", "val/", "./ILSVRC/2012/", "long/" * 25])
+@pytest.mark.parametrize(
+    "tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+)
+def test_validation_images_are_told_by_their_numbers(tmp_path, folder, tar_format):
     members = [(f"{folder}{validation_name(n)}", b"%d" % n) for n in (50_000, 2, 1)]
     if folder:
         members.insert(0, (folder, None))
-    (tmp_path / VALIDATION).write_bytes(tar(members))
-    source = archives.read(tmp_path)
-    splits, num_ignored = source.splits, source.num_ignored_files
-    assert list(splits) == ["validation"]
-    assert num_ignored == 0
-    found = [(p.class_name, p.filename, p.read()) for p in splits["validation"]]
-    assert found == [
+    (tmp_path / VALIDATION).write_bytes(tar(members, tar_format))
+    images = archives.read(tmp_path).splits["validation"]
+    assert [(image.class_name, image.filename, image.read()) for image in images] == [
         ("n01751748", validation_name(1), b"1"),
         ("n02437616", validation_name(50_000), b"50000"),
         ("n09193705", validation_name(2), b"2"),
     ]
 
 
-def test_both_archives_make_two_splits(tmp_path):
-    (tmp_path / TRAIN).write_bytes(train_tar(IMAGES))
-    (tmp_path / VALIDATION).write_bytes(tar([(validation_name(1), b"1")]))
-    assert archives.find(tmp_path) == [tmp_path / TRAIN, tmp_path / VALIDATION]
-    splits = archives.read(tmp_path).splits
-    assert [len(splits["train"]), len(splits["validation"])] == [4, 1]
+def header(name: str) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = 3
+    return info.tobuf(tarfile.GNU_FORMAT)
 
 
-@pytest.mark.parametrize("tar_format", [tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT])
-def test_archives_of_other_formats_are_read(tmp_path, tar_format):
-    # A name of this length needs further headers in GNU and PAX archives.
-    folder = "long/" * 25
-    members = [(f"{folder}{validation_name(n)}", b"%d" % n) for n in (1, 2)]
-    (tmp_path / VALIDATION).write_bytes(tar(members, tar_format))
-    splits = archives.read(tmp_path).splits
-    assert [image.read() for image in splits["validation"]] == [b"1", b"2"]
+def test_a_whole_archive_has_every_class_fifty_times(tmp_path):
+    # Making a header takes longer than changing its name and its sum of bytes, which
+    # are at the bytes 0 and 148 of it.
+    first = header(validation_name(0))
+    total, data = int(first[148:154], 8), b"abc".ljust(tarfile.BLOCKSIZE)
+    parts = []
+    for number in range(1, 50_001):
+        encoded = validation_name(number).encode()
+        changed = total + sum(encoded) - sum(first[: len(encoded)])
+        parts += [encoded, first[len(encoded) : 148], b"%06o" % changed, first[154:]]
+        parts.append(data)
+    assert b"".join(parts[:4]) == header(validation_name(1))
+    parts.append(bytes(2 * tarfile.BLOCKSIZE))
+    (tmp_path / VALIDATION).write_bytes(b"".join(parts))
+    source = archives.read(tmp_path)
+    images = source.splits["validation"]
+    assert source.warnings == ()
+    assert "incomplete" not in source.description
+    assert images.class_indices.tolist() == [i // 50 for i in range(50_000)]
+    assert images.estimate_bytes("jpeg") == (150_000, 150_000)
+    assert images[49_999].read() == b"abc"
 
 
 def test_hidden_files_are_passed_over_and_other_files_counted(tmp_path):
@@ -103,9 +120,8 @@ def test_hidden_files_are_passed_over_and_other_files_counted(tmp_path):
     members = [(validation_name(1), b"1"), ("labels.txt", b"x")]
     (tmp_path / VALIDATION).write_bytes(tar(members))
     source = archives.read(tmp_path)
-    splits, num_ignored = source.splits, source.num_ignored_files
-    assert [image.read() for image in splits["train"]] == [b"1"]
-    assert num_ignored == 3
+    assert [image.read() for image in source.splits["train"]] == [b"1"]
+    assert source.num_ignored_files == 3
 
 
 def test_an_inner_archive_may_lack_its_end_mark(tmp_path):
@@ -117,50 +133,48 @@ def test_an_inner_archive_may_lack_its_end_mark(tmp_path):
         (f"{GOLDFISH}.tar", tar(IMAGES[GOLDFISH])),
     ]
     (tmp_path / TRAIN).write_bytes(tar(members))
-    splits = archives.read(tmp_path).splits
-    assert splits["train"].class_indices.tolist() == [0, 0, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("members", "message"),
-    [
-        ([("n00000000.tar", tar([]))], "it contains 'n00000000.tar'. Use the"),
-        ([(f"{TENCH}.tar", b""), (f"{TENCH}.tar", b"")], "it contains .* twice"),
-        (
-            [(f"{TENCH}.tar", tar([("1.JPEG", b""), ("a/1.JPEG", b"")]))],
-            r"n01440764.tar must contain each file once; it contains '1.JPEG' twice",
-        ),
-        ([], "must contain ImageNet's train images; it contains none"),
-        ([(f"{TENCH}_1.JPEG", b"1")], "must contain ImageNet's train .* contains none"),
-        ([(f"{TENCH}.tar", b"x" * 1024)], "n01440764.tar is truncated or corrupt"),
-    ],
-)
-def test_what_is_wrong_with_a_train_archive_is_named(tmp_path, members, message):
-    (tmp_path / TRAIN).write_bytes(tar(members))
-    with pytest.raises(UserError, match=message):
-        archives.read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("members", "message"),
-    [
-        ([("cat.JPEG", b"1")], "one is named 'cat.JPEG'. Use the"),
-        (
-            [(validation_name(50_001), b"1")],
-            "one is named 'ILSVRC2012_val_00050001.JPEG'",
-        ),
-        ([(validation_name(0), b"1")], "one is named 'ILSVRC2012_val_00000000.JPEG'"),
-        ([(validation_name(1), b"1"), (f"a/{validation_name(1)}", b"")], "twice"),
-        ([("labels.txt", b"1")], "must contain ImageNet's validation images"),
-    ],
-)
-def test_what_is_wrong_with_a_validation_archive_is_named(tmp_path, members, message):
-    (tmp_path / VALIDATION).write_bytes(tar(members))
-    with pytest.raises(UserError, match=message):
-        archives.read(tmp_path)
+    train = archives.read(tmp_path).splits["train"]
+    assert train.class_indices.tolist() == [0, 0, 1, 1]
 
 
 MEMBER = 512 + 1024  # A header, and 700 bytes in whole blocks.
+INNER = tar([(f"{TENCH}_1.JPEG", bytes(700)), (f"{TENCH}_2.JPEG", bytes(700))])
+
+
+@pytest.mark.parametrize(
+    ("archive", "members", "message"),
+    [
+        (TRAIN, [("n00000000.tar", tar([]))], "it contains 'n00000000.tar'. Use the"),
+        (TRAIN, [(f"{TENCH}.tar", b"")] * 2, "it contains .* twice"),
+        (
+            TRAIN,
+            [(f"{TENCH}.tar", tar([("1.JPEG", b""), ("a/1.JPEG", b"")]))],
+            r"n01440764.tar must contain each file once; it contains '1.JPEG' twice",
+        ),
+        (TRAIN, [], "must contain ImageNet's train images; it contains none"),
+        (TRAIN, [(f"{TENCH}_1.JPEG", b"1")], "ImageNet's train .* contains none"),
+        (TRAIN, [(f"{TENCH}.tar", b"x" * 1024)], "n01440764.tar is truncated or corr"),
+        (
+            TRAIN,
+            [(f"{TENCH}.tar", INNER[: MEMBER + 600]), (f"{GOLDFISH}.tar", tar([]))],
+            "n01440764.tar is truncated: its member n01440764_2.JPEG",
+        ),
+        (VALIDATION, [("cat.JPEG", b"1")], "one is named 'cat.JPEG'. Use the"),
+        (VALIDATION, [(validation_name(50_001), b"1")], "'ILSVRC2012_val_00050001.JPE"),
+        (VALIDATION, [(validation_name(0), b"1")], "'ILSVRC2012_val_00000000.JPEG'"),
+        (
+            VALIDATION,
+            [(validation_name(1), b"1"), (f"a/{validation_name(1)}", b"")],
+            "twice",
+        ),
+        (VALIDATION, [("labels.txt", b"1")], "must contain ImageNet's validation"),
+    ],
+)
+def test_unexpected_content_is_named(tmp_path, archive, members, message):
+    (tmp_path / archive).write_bytes(tar(members))
+    with pytest.raises(UserError, match=message) as caught:
+        archives.read(tmp_path)
+    assert str(tmp_path / archive) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -175,21 +189,15 @@ MEMBER = 512 + 1024  # A header, and 700 bytes in whole blocks.
         (MEMBER + 300, "at byte 1,536 there is neither a member nor"),
         (MEMBER, "at byte 1,536 there is neither a member nor"),
         (3 * MEMBER, "at byte 4,608 there is neither a member nor"),
+        (None, "at byte 1,536 there is neither a member nor"),  # A damaged header.
     ],
 )
-def test_an_archive_that_is_cut_short_is_noticed(tmp_path, size, message):
-    data = tar([(validation_name(n), bytes(700)) for n in (1, 2, 3)])
-    (tmp_path / VALIDATION).write_bytes(data[:size])
-    with pytest.raises(UserError, match=message) as error:
-        archives.read(tmp_path)
-    assert str(tmp_path / VALIDATION) in str(error.value)
-
-
-def test_a_damaged_header_is_noticed(tmp_path):
+def test_an_archive_that_is_cut_or_damaged_is_noticed(tmp_path, size, message):
     data = bytearray(tar([(validation_name(n), bytes(700)) for n in (1, 2, 3)]))
-    data[MEMBER + 10] ^= 1
-    (tmp_path / VALIDATION).write_bytes(data)
-    with pytest.raises(UserError, match="truncated or corrupt: at byte 1,536 there"):
+    if size is None:
+        data[MEMBER + 10] ^= 1
+    (tmp_path / VALIDATION).write_bytes(data[:size])
+    with pytest.raises(UserError, match=message):
         archives.read(tmp_path)
 
 
@@ -200,14 +208,4 @@ def test_a_train_archive_that_is_cut_short_is_noticed(tmp_path, num_missing):
     (tmp_path / TRAIN).write_bytes(data[: without_end - num_missing])
     message = f"its member n01440764.tar needs {num_missing:,} more bytes"
     with pytest.raises(UserError, match=message):
-        archives.read(tmp_path)
-
-
-def test_an_inner_archive_that_is_cut_short_is_noticed(tmp_path):
-    inner = tar([(f"{TENCH}_1.JPEG", bytes(700)), (f"{TENCH}_2.JPEG", bytes(700))])
-    members = [(f"{TENCH}.tar", inner[: MEMBER + 600]), (f"{GOLDFISH}.tar", tar([]))]
-    (tmp_path / TRAIN).write_bytes(tar(members))
-    with pytest.raises(
-        UserError, match=r"n01440764.tar is truncated: its member n01440764_2.JPEG"
-    ):
         archives.read(tmp_path)

@@ -34,14 +34,9 @@ def test_the_measure_is_that_worked_out_by_hand():
     # Three classes: two degrees of freedom, 4 digits. (2-1)^2 + (0-1)^2 + (1-1)^2 = 2.
     assert measures_of([[2, 0, 1], [0, 2, 1]]) == [1.0, 1.0]
     assert measures_of([[1, 2, 4], [4, 2, 1]]) == [round(3.6 / 2 / 2, 4)] * 2
-
-
-def test_exact_shares_measure_0_and_one_class_alone_the_number_of_records():
+    # Exact shares, one class alone, and a class that the split lacks.
     assert measures_of([[2, 4], [1, 2]]) == [0.0, 0.0]
     assert measures_of([[8, 0, 0], [0, 8, 0], [0, 0, 8]]) == [8.0, 8.0, 8.0]
-
-
-def test_a_class_that_the_split_lacks_changes_nothing():
     assert measures_of([[3, 0, 0], [3, 0, 3]]) == measures_of([[3, 0], [3, 3]])
     assert measures_of([[3, 0], [2, 0]]) == [0.0, 0.0]
     assert measures_of([[0, 0], [2, 3]]) == [0.0, 0.0]
@@ -86,27 +81,19 @@ class_counts = st.lists(st.integers(0, 60), min_size=1, max_size=12)
 
 # A false alarm is as rare as five standard deviations, about once in a million sets of
 # even shards and once in 100,000 of any shards. These are always the same sets.
-@settings(derandomize=True, max_examples=300)
-@given(class_counts, st.integers(1, 12), st.integers(0, 2**32))
-def test_even_shards_filled_at_random_are_accepted(class_counts, num_shards, seed):
-    size, num_larger = divmod(sum(class_counts), num_shards)
-    sizes = [size + (index < num_larger) for index in range(num_shards)]
-    assert are_mixed(deal(class_counts, sizes, seed))
-
-
-@settings(derandomize=True, max_examples=300)
-@given(class_counts, st.integers(1, 12), st.integers(0, 2**32))
-def test_a_smaller_last_shard_is_accepted(class_counts, num_shards, seed):
-    size = -(-sum(class_counts) // num_shards)
-    starts = [min(index * size, sum(class_counts)) for index in range(num_shards + 1)]
+@settings(derandomize=True, max_examples=500)
+@given(class_counts, st.integers(1, 12), st.data(), st.integers(0, 2**32))
+def test_shards_filled_at_random_are_accepted(class_counts, num_shards, data, seed):
+    """Of even sizes, with a smaller last one, and of any sizes."""
+    total = sum(class_counts)
+    size, num_larger = divmod(total, num_shards)
+    even = [size + (index < num_larger) for index in range(num_shards)]
+    assert are_mixed(deal(class_counts, even, seed))
+    size = -(-total // num_shards)
+    starts = [min(index * size, total) for index in range(num_shards + 1)]
     assert are_mixed(deal(class_counts, np.diff(starts), seed))
-
-
-@settings(derandomize=True, max_examples=300)
-@given(class_counts, st.data(), st.integers(0, 2**32))
-def test_shards_of_any_sizes_are_accepted(class_counts, data, seed):
-    ends = st.lists(st.integers(0, sum(class_counts)), max_size=8)
-    bounds = [0, *sorted(data.draw(ends)), sum(class_counts)]
+    ends = st.lists(st.integers(0, total), max_size=8)
+    bounds = [0, *sorted(data.draw(ends)), total]
     assert are_mixed(deal(class_counts, np.diff(bounds), seed))
 
 
@@ -127,16 +114,11 @@ def split_of_classes(shard_counts):
     return manifest.Split("train", shards, label_counts, "o.npy", "c" * 64)
 
 
-def test_shards_of_one_class_each_are_refused():
-    split = split_of_classes([[8, 0, 0], [0, 8, 0], [0, 0, 8]])
-    with pytest.raises(UserError) as caught:
-        class_mixing.check_mixing(split)
-    assert "split train are not shuffled across its 3 shards" in str(caught.value)
-    assert "is 8.0 on average and 8.0 in train/0" in str(caught.value)
-
-
-def test_mixed_shards_pass():
+def test_a_split_is_refused_if_its_shards_are_not_mixed():
     class_mixing.check_mixing(
         split_of_classes([[3, 2, 3, 0], [2, 3, 3, 0], [3, 3, 2, 0]])
     )
     class_mixing.check_mixing(split_of_classes([[3, 2]]))
+    split = split_of_classes([[8, 0, 0], [0, 8, 0], [0, 0, 8]])
+    with pytest.raises(UserError, match=r"train are .* is 8\.0 on average and 8\.0 in"):
+        class_mixing.check_mixing(split)

@@ -14,7 +14,8 @@ from data_prep.conversion.plan import make_plan as make_plan_of
 from data_prep.records import manifest
 from data_prep.sources import raw_data
 from resnet.base import errors
-from tests.converter_program import content
+from tests.converter_program import content, convert_here
+from tests.in_process import assert_refused
 
 pytestmark = pytest.mark.usefixtures("one_process_is_this")
 
@@ -38,7 +39,7 @@ def raw(tmp_path) -> pathlib.Path:
 
 
 def make_plan(raw, root, **options) -> Plan:
-    options.setdefault("num_shards", {"train": 3})
+    options.setdefault("train_shards", 3)
     return make_plan_of(root, raw_data.open_raw_data(raw), Options(**options))
 
 
@@ -76,7 +77,7 @@ def test_a_plan_puts_each_image_into_one_shard(raw, tmp_path):
 
 def test_more_shards_than_images_are_refused(raw, tmp_path):
     with pytest.raises(errors.UserError, match="--validation_shards must be at most"):
-        make_plan(raw, tmp_path, num_shards={"validation": 4})
+        make_plan(raw, tmp_path, validation_shards=4)
 
 
 def test_a_part_of_the_training_images_are_those_that_come_first(raw, tmp_path):
@@ -85,19 +86,19 @@ def test_a_part_of_the_training_images_are_those_that_come_first(raw, tmp_path):
         return [image.name for job in jobs for image in job.images]
 
     whole = names_of(make_plan(raw, tmp_path / "set", shuffle_seed=2))
-    part = make_plan(raw, tmp_path / "set", shuffle_seed=2, num_train_images=4)
+    part = make_plan(raw, tmp_path / "set", shuffle_seed=2, train_images=4)
     assert names_of(part) == whole[:4] + whole[7:]
     made = convert_all(part)
     assert made.splits["train"].num_examples == 4
     assert made.splits["validation"].num_examples == 3
     with pytest.raises(errors.UserError, match="--train_images must be at most 7"):
-        make_plan(raw, tmp_path, num_train_images=8)
+        make_plan(raw, tmp_path, train_images=8)
 
 
 def test_the_manifest_counts_what_was_written(raw, tmp_path):
     write_image(raw / "train" / "n1" / "5.JPEG", 5, kind="PNG")
     (raw / "train" / "n0" / "4.JPEG").write_bytes(b"bad")
-    plan = make_plan(raw, tmp_path / "set", shuffle_seed=3, skip_bad_images=True)
+    plan = make_plan(raw, tmp_path / "set", shuffle_seed=3, on_bad_image="skip")
     made = convert_all(plan)
 
     train, validation = made.splits["train"], made.splits["validation"]
@@ -138,12 +139,12 @@ def test_an_unfinished_set_of_other_settings_is_refused_with_what_differs(
     before = content(root)
     output_folder.begin(make_plan(raw, root))
     # An image that ended a run may be left out by the next.
-    output_folder.begin(make_plan(raw, root, skip_bad_images=True))
+    output_folder.begin(make_plan(raw, root, on_bad_image="skip"))
     for options, message in [
         ({"shuffle_seed": 5}, "shuffle_seed is 5, was 0"),
-        ({"num_shards": {"train": 2}}, "train_shards is 2, was 3"),
+        ({"train_shards": 2}, "train_shards is 2, was 3"),
         ({"apply_exif_orientation": True}, "apply_exif_orientation is True, was"),
-        ({"num_train_images": 6}, "train_images is 6, was 7"),
+        ({"train_images": 6}, "train_images is 6, was 7"),
     ]:
         with pytest.raises(errors.UserError, match=message):
             output_folder.begin(make_plan(raw, root, **options))
@@ -169,7 +170,7 @@ def test_a_damaged_plan_is_named_and_without_one_nothing_is_touched(raw, tmp_pat
     plan_file = plan.root / ".conversion" / "plan.json"
     for text in ("{", "[]"):
         plan_file.write_text(text)
-        with pytest.raises(errors.UserError, match=r"delete .*/\.conversion to"):
+        with pytest.raises(errors.UserError, match=r"Delete .*/\.conversion to"):
             output_folder.begin(plan)
 
     plan_file.unlink()
@@ -240,32 +241,38 @@ def test_records_of_a_split_that_the_source_lacks_are_strangers_too(raw, tmp_pat
         convert_all(plan)
 
 
+def leave_free(monkeypatch, num_bytes: int) -> None:
+    room = shutil.disk_usage("/")._replace(free=num_bytes)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
+
+
 def test_a_set_that_does_not_fit_is_refused_with_both_sizes(raw, tmp_path, monkeypatch):
     plan = make_plan(raw, tmp_path / "deep" / "set")
     output_folder.check_space(plan)
-    room = shutil.disk_usage(tmp_path)._replace(free=1000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
-    with pytest.raises(
-        errors.UserError, match=r"need about [\d.]+ kB in .* has only 1\.0 kB free"
-    ):
+    leave_free(monkeypatch, 1000)
+    words = (
+        r"need about [\d.]+ kB in .* has only 1\.0 kB free .* too little\); free some"
+    )
+    with pytest.raises(errors.UserError, match=words):
         output_folder.check_space(plan)
+    assert_refused(convert_here(raw, tmp_path / "deep" / "set"), "too little); free")
     assert not (tmp_path / "deep").exists()
 
 
-def test_images_that_become_smaller_may_fit(raw, tmp_path, monkeypatch):
-    for path in raw.rglob("*.JPEG"):
-        pixels = np.zeros((200, 200, 3), np.uint8)
-        Image.fromarray(pixels).save(path, "BMP")
-    Usage = type(shutil.disk_usage(tmp_path))
-    room = Usage(10**6, 0, 10**5)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
+@pytest.mark.parametrize("kind", ["BMP", "PNG"])
+def test_images_that_become_smaller_may_fit(raw, tmp_path, monkeypatch, kind):
+    for path in (raw / "train").rglob("*.JPEG"):
+        Image.fromarray(np.zeros((200, 200, 3), np.uint8)).save(path, "BMP")
+    for path in (raw / "val").rglob("*.JPEG"):
+        write_image(path, 0, 8, kind)  # A PNG keeps its size.
     plan = make_plan(raw, tmp_path / "set")
+    leave_free(monkeypatch, 10**5)
     warning = output_folder.check_space(plan)
     assert warning is not None
-    assert warning.startswith("the images have about 1.2 MB, and the disk of ")
+    assert warning.startswith("the images have about 8")
     convert_all(plan)
     written = [path.stat().st_size for path in plan.root.rglob("*") if path.is_file()]
-    assert sum(written) < room.free
+    assert sum(written) < 10**5
 
 
 def test_finished_shards_need_no_more_room(raw, tmp_path, monkeypatch):
@@ -273,28 +280,17 @@ def test_finished_shards_need_no_more_room(raw, tmp_path, monkeypatch):
     plan.root.mkdir()
     output_folder.begin(plan)
     sizes = [path.stat().st_size for path in raw.rglob("*.JPEG")]
-    Usage = type(shutil.disk_usage(tmp_path))
-    room = Usage(10**6, 0, sum(sizes) // 2)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
+    leave_free(monkeypatch, sum(sizes) // 2)
     with pytest.raises(errors.UserError, match="free some space"):
         output_folder.check_space(plan)
     convert.write_shards(plan, (), 1, lambda _: None)
     output_folder.check_space(plan)
 
 
-@pytest.mark.parametrize(
-    ("num_bytes", "text"),
-    [
-        (0, "0 bytes"),
-        (999, "999 bytes"),
-        (1000, "1.0 kB"),
-        (1_234_567, "1.2 MB"),
-        (138_200_000_000, "138.2 GB"),
-        (5 * 10**15, "5000.0 TB"),
-    ],
-)
-def test_sizes_are_written_for_people(num_bytes, text):
-    assert output_folder.in_units(num_bytes) == text
+def test_sizes_are_written_for_people():
+    numbers = (999, 1000, 1_234_567, 138_200_000_000, 5 * 10**15)
+    texts = ["999 bytes", "1.0 kB", "1.2 MB", "138.2 GB", "5000.0 TB"]
+    assert list(map(output_folder.in_units, numbers)) == texts
 
 
 def assert_is_locked_once(folder: pathlib.Path) -> None:

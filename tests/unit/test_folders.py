@@ -1,8 +1,10 @@
+"""Class folders, and which kind of source a folder is."""
+
 import os
 
 import pytest
 
-from data_prep.sources import folders, imagenet_labels
+from data_prep.sources import folders, imagenet_labels, raw_data
 from resnet.base.errors import UserError
 
 
@@ -16,121 +18,109 @@ def names(images):
     return [(image.class_name, image.filename) for image in images]
 
 
-def test_class_folders_are_listed_by_class_and_name(tmp_path):
-    touch(tmp_path, "train/b/2.JPEG", "train/b/1.png", "train/a/9.JpG")
-    touch(tmp_path, "validation/b/7.webp")
-    listing = folders.read(tmp_path)
-    assert listing.class_names == ("a", "b")
-    train = listing.splits["train"]
+def test_class_folders_are_listed_by_class_and_name(tmp_path, monkeypatch):
+    touch(tmp_path, "raw/train/b/2.JPEG", "raw/train/b/1.png", "raw/train/a/9.JpG")
+    touch(tmp_path, "raw/validation/b/7.webp")
+    monkeypatch.chdir(tmp_path)
+    source = raw_data.open_raw_data("raw")
+    assert source.class_names == ("a", "b")
+    train, validation = source.splits["train"], source.splits["validation"]
     assert names(train) == [("a", "9.JpG"), ("b", "1.png"), ("b", "2.JPEG")]
     assert train.class_indices.tolist() == [0, 1, 1]
-    assert train[0].path == str(tmp_path / "train" / "a" / "9.JpG")
-    validation = listing.splits["validation"]
+    assert train[0].path == str(tmp_path / "raw/train/a/9.JpG")
     assert names(validation) == [("b", "7.webp")]
     assert validation.class_indices.tolist() == [1]
     assert validation.class_names == ("a", "b")
-    assert listing.num_ignored_files == 0
+    assert source.num_ignored_files == 0
+    assert source.class_descriptions == source.warnings == ()
+    assert source.description == {"raw_data_dir": str(tmp_path / "raw")}
 
 
-def test_hidden_files_are_passed_over_and_other_files_counted(tmp_path):
-    touch(tmp_path, "train/a/1.jpg", "train/a/.2.jpg", "train/.cache/3.jpg")
-    touch(tmp_path, "train/README", "train/a/notes.txt", "train/loose.jpg")
-    touch(tmp_path, "val/a/1.jpg", "val/a/more/2.jpg", "val/empty/.hidden", "val/x.txt")
-    listing = folders.read(tmp_path)
-    assert names(listing.splits["train"]) == [("a", "1.jpg")]
-    assert names(listing.splits["validation"]) == [("a", "1.jpg")]
-    assert listing.num_ignored_files == 3 + 2
+def test_folders_named_by_synsets_are_described(tmp_path):
+    touch(tmp_path, "train/n01443537/1.jpg", "train/n15075141/1.jpg")
+    assert folders.read(tmp_path).class_descriptions == (
+        "goldfish, Carassius auratus",
+        "toilet tissue, toilet paper, bathroom tissue",
+    )
 
 
-def test_what_is_ignored_is_counted_by_its_kind(tmp_path):
+def test_hidden_files_are_passed_over_and_others_counted_by_kind(tmp_path):
     touch(tmp_path, "train/a/1.jpe", "train/a/2.JFIF", "train/a/3.tif", "train/a/4.TIF")
-    touch(tmp_path, "train/a/b/5.jpg", "train/6.jpg", "train/README", "val/a/7.heic")
-    touch(tmp_path, "val/a/8.jpg")
-    listing = folders.read(tmp_path)
-    assert names(listing.splits["train"]) == [("a", "1.jpe"), ("a", "2.JFIF")]
-    assert listing.ignored_kinds == {
-        ".tif": 2,
+    touch(tmp_path, "train/a/.5.jpg", "train/.cache/6.jpg", "val/empty/.hidden")
+    touch(tmp_path, "train/a/b/7.jpg", "train/8.jpg", "train/README", "val/x.txt")
+    touch(tmp_path, "val/a/9.jpg", "val/a/10.heic")
+    source = folders.read(tmp_path)
+    assert names(source.splits["train"]) == [("a", "1.jpe"), ("a", "2.JFIF")]
+    assert names(source.splits["validation"]) == [("a", "9.jpg")]
+    assert source.ignored_kinds == {
         ".heic": 1,
+        ".tif": 2,
+        ".txt": 1,
+        "file without an extension": 1,
         "folder in a class folder": 1,
         "image outside of the class folders": 1,
-        "file without an extension": 1,
     }
+    assert source.num_ignored_files == 7
 
 
-def test_links_are_followed(tmp_path):
+def test_links_are_followed_and_broken_ones_refused(tmp_path):
     touch(tmp_path, "elsewhere/1.jpg")
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "a").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "2.jpg").symlink_to(tmp_path / "elsewhere" / "1.jpg")
-    listing = folders.read(tmp_path)
-    assert names(listing.splits["train"]) == [("a", "1.jpg"), ("a", "2.jpg")]
-    assert listing.num_ignored_files == 0
+    source = folders.read(tmp_path)
+    assert names(source.splits["train"]) == [("a", "1.jpg"), ("a", "2.jpg")]
+    (tmp_path / "elsewhere" / "3.jpg").symlink_to("nowhere.jpg")
+    with pytest.raises(UserError, match=r"a/3\.jpg is a broken link"):
+        folders.read(tmp_path)
 
 
 def test_flat_validation_images_take_their_classes_from_the_labels_file(tmp_path):
     touch(tmp_path, "train/a/1.jpg", "train/b/2.jpg")
     touch(tmp_path, *(f"validation/v{i}.JPEG" for i in (3, 1, 2)))
     (tmp_path / "synset_labels.txt").write_text("b\na\nb\n")  # Of v1, v2, v3.
-    listing = folders.read(tmp_path)
-    validation = listing.splits["validation"]
+    validation = folders.read(tmp_path).splits["validation"]
     assert names(validation) == [("a", "v2.JPEG"), ("b", "v1.JPEG"), ("b", "v3.JPEG")]
     assert validation.class_indices.tolist() == [0, 1, 1]
     assert validation[0].path == str(tmp_path / "validation" / "v2.JPEG")
 
 
-def test_the_labels_file_may_be_as_windows_writes_it(tmp_path):
+def test_the_labels_file_may_be_as_windows_writes_it_but_no_pipe(tmp_path):
     touch(tmp_path, "val/1.jpg", "val/2.jpg", "val/3.jpg")
-    labels = "\ufeffcat \r\ndog\x85house\r\ncat\r\n\r\n"
-    (tmp_path / "synset_labels.txt").write_bytes(labels.encode())
-    listing = folders.read(tmp_path)
-    assert listing.class_names == ("cat", "dog\x85house")
-
-
-def test_a_pipe_in_place_of_the_labels_file_is_refused(tmp_path):
-    touch(tmp_path, "val/1.jpg")
-    os.mkfifo(tmp_path / "synset_labels.txt")
+    labels_file = tmp_path / "synset_labels.txt"
+    labels_file.write_bytes("\ufeffcat \r\ndog\x85house\r\ncat\r\n\r\n".encode())
+    assert folders.read(tmp_path).class_names == ("cat", "dog\x85house")
+    labels_file.unlink()
+    os.mkfifo(labels_file)
     with pytest.raises(UserError, match="not a regular file"):
         folders.read(tmp_path)
 
 
 def test_imagenets_validation_images_are_told_by_their_numbers(tmp_path):
     numbers = (50_000, 2, 1)
-    files = [f"val/ILSVRC2012_val_{number:08d}.JPEG" for number in numbers]
-    touch(tmp_path, *files, "train/n01751748/1.jpg", "train/n02437616/1.jpg")
-    touch(tmp_path, "train/n09193705/1.jpg")
-    listing = folders.read(tmp_path)
-    assert listing.class_names == ("n01751748", "n02437616", "n09193705")
-    assert names(listing.splits["validation"]) == [
+    touch(tmp_path, *(f"val/ILSVRC2012_val_{n:08d}.JPEG" for n in numbers))
+    expected = [
         ("n01751748", "ILSVRC2012_val_00000001.JPEG"),
         ("n02437616", "ILSVRC2012_val_00050000.JPEG"),
         ("n09193705", "ILSVRC2012_val_00000002.JPEG"),
     ]
+    alone = folders.read(tmp_path)
+    assert names(alone.splits["validation"]) == expected
+    assert alone.class_names == imagenet_labels.synsets()
+    touch(tmp_path, *(f"train/{class_name}/1.jpg" for class_name, _ in expected))
+    with_train = folders.read(tmp_path)
+    assert names(with_train.splits["validation"]) == expected
+    assert with_train.class_names == ("n01751748", "n02437616", "n09193705")
 
 
-def test_imagenets_validation_images_alone_have_all_its_classes(tmp_path):
-    touch(tmp_path, "val/ILSVRC2012_val_00000002.JPEG")
-    listing = folders.read(tmp_path)
-    assert listing.class_names == imagenet_labels.synsets()
-    (image,) = listing.splits["validation"]
-    assert image.class_name == "n09193705"
-
-
-def test_a_link_to_an_image_that_is_not_there_is_refused(tmp_path):
-    touch(tmp_path, "train/a/1.jpg")
-    (tmp_path / "train" / "a" / "2.jpg").symlink_to("nowhere.jpg")
-    with pytest.raises(UserError, match=r"a/2\.jpg is a broken link"):
-        folders.read(tmp_path)
-    (tmp_path / "train" / "a" / "2.jpg").unlink()
-    (tmp_path / "train" / "a" / "2.jpg").symlink_to("1.jpg")
-    assert len(folders.read(tmp_path).splits["train"]) == 2
-
-
-def test_labels_that_are_not_imagenets_are_said(tmp_path):
+def test_a_labels_file_goes_before_the_numbers_and_is_compared_with_them(tmp_path):
     # Those of 1 and 2 are n01751748 and n09193705: here they have changed places.
     touch(tmp_path, *(f"val/ILSVRC2012_val_{i:08d}.JPEG" for i in (1, 2)))
     labels_file = tmp_path / "synset_labels.txt"
     labels_file.write_text("n09193705\nn01751748\n")
-    (warning,) = folders.read(tmp_path).warnings
+    source = folders.read(tmp_path)
+    assert source.class_names == ("n01751748", "n09193705")
+    (warning,) = source.warnings
     assert "2 of 2 images" in warning
     assert "00000001.JPEG: n09193705 in the file, n01751748 published" in warning
     labels_file.write_text("n01751748\nn09193705\n")
@@ -138,39 +128,25 @@ def test_labels_that_are_not_imagenets_are_said(tmp_path):
 
 
 def test_wrong_labels_of_all_of_imagenet_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(folders.imagenet_labels, "NUM_VALIDATION", 2)
-    monkeypatch.setattr(
-        folders.imagenet_labels,
-        "validation_synset",
-        lambda name: {"1.JPEG": "n1", "2.JPEG": "n2"}[name],
-    )
+    labels = {"1.JPEG": "n1", "2.JPEG": "n2"}
+    monkeypatch.setattr(imagenet_labels, "NUM_VALIDATION", 2)
+    monkeypatch.setattr(imagenet_labels, "validation_synset", labels.get)
     touch(tmp_path, "val/1.JPEG", "val/2.JPEG")
     (tmp_path / "synset_labels.txt").write_text("n2\nn1\n")
     with pytest.raises(UserError, match="Delete the file"):
         folders.read(tmp_path)
 
 
-def test_a_labels_file_goes_before_the_numbers(tmp_path):
-    touch(tmp_path, "val/ILSVRC2012_val_00000002.JPEG")
-    (tmp_path / "synset_labels.txt").write_text("cat\n")
-    listing = folders.read(tmp_path)
-    assert listing.class_names == ("cat",)
-
-
 @pytest.mark.parametrize("folder", ["validation", "val", "test"])
 def test_the_validation_folder_has_one_of_three_names(tmp_path, folder):
-    touch(tmp_path, "train/a/1.jpg", f"{folder}/a/2.jpg")
-    listing = folders.read(tmp_path)
-    assert names(listing.splits["validation"]) == [("a", "2.jpg")]
+    touch(tmp_path, f"{folder}/b/2.jpg", f"{folder}/a/2.jpg")
+    source = folders.read(tmp_path)
+    assert (list(source.splits), source.class_names) == (["validation"], ("a", "b"))
+    touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "train/c/1.jpg")
+    source = folders.read(tmp_path)
+    assert list(source.splits) == ["train", "validation"]
+    assert names(source.splits["validation"]) == [("a", "2.jpg"), ("b", "2.jpg")]
     assert folders.find(tmp_path) == [tmp_path / "train", tmp_path / folder]
-
-
-def test_one_split_alone_is_enough(tmp_path):
-    touch(tmp_path, "one/train/a/1.jpg", "other/val/b/1.jpg", "other/val/a/2.jpg")
-    assert list(folders.read(tmp_path / "one").splits) == ["train"]
-    listing = folders.read(tmp_path / "other")
-    assert list(listing.splits) == ["validation"]
-    assert listing.class_names == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -178,16 +154,8 @@ def test_one_split_alone_is_enough(tmp_path):
     [
         (["train/1.jpg"], None, "one folder per class; it contains no folders"),
         (["train/a/1.jpg", "train/b/1.txt"], None, "1 contain none: 'b'"),
-        (
-            ["val/a/1.jpg", "test/a/1.jpg"],
-            None,
-            "expected one folder with validation images",
-        ),
-        (
-            ["val/1.jpg", "val/a/1.jpg"],
-            None,
-            "it contains both, for example 'a' and '1.jpg'",
-        ),
+        (["val/a/1.jpg", "test/a/1.jpg"], None, "one folder with validation images"),
+        (["val/1.jpg", "val/a/1.jpg"], None, "contains both, .* 'a' and '1.jpg'"),
         (["val/1.txt"], None, "must contain images; it contains none"),
         (["val/1.jpg"], None, "synset_labels.txt must contain the class"),
         (
@@ -204,6 +172,13 @@ def test_one_split_alone_is_enough(tmp_path):
             None,
             "6 have none: 'b', 'c', 'd', 'e', 'f', ...",
         ),
+        (["other/a/1.jpg"], None, "expected a folder named train or validation, val"),
+        (["train/a/1.jpg", "ILSVRC2012_img_val.tar"], None, "val.tar and train/. Rem"),
+        (
+            ["train/a/1.jpg", "cifar-10-binary.tar.gz"],
+            None,
+            "there are train/ and cifar-10-binary.tar.gz. Remove all but one kind",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, files, labels, message):
@@ -211,4 +186,6 @@ def test_what_is_wrong_is_named(tmp_path, files, labels, message):
     if labels is not None:
         (tmp_path / "synset_labels.txt").write_text(labels)
     with pytest.raises(UserError, match=message):
-        folders.read(tmp_path)
+        raw_data.open_raw_data(tmp_path)
+    with pytest.raises(UserError, match="absent is not a folder"):
+        raw_data.open_raw_data(tmp_path / "absent")

@@ -44,7 +44,3 @@ def test_a_data_set_of_known_classes_is_described():
     )
     assert imagenet_labels.describe(("n01443537", "cat")) == ()
     assert imagenet_labels.describe(()) == ()
-
-
-def test_the_packed_file_is_small():
-    assert imagenet_labels._FILE.stat().st_size < 100_000

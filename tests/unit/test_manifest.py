@@ -239,7 +239,7 @@ def test_what_is_no_set_is_named(converted_set, tmp_path):
 
 def test_a_manifest_is_never_replaced(converted_set):
     before = (converted_set / "manifest.json").read_bytes()
-    with pytest.raises(UserError, match="another one is there and isn't replaced"):
+    with pytest.raises(UserError, match="another manifest is there and isn't replaced"):
         manifest.write(example_manifest(), converted_set)
     assert (converted_set / "manifest.json").read_bytes() == before
 
@@ -247,7 +247,7 @@ def test_a_manifest_is_never_replaced(converted_set):
 @pytest.mark.parametrize("content", [b"", b"not of NumPy", b"\x93NUMPY"])
 def test_a_file_that_only_has_the_name_of_the_offsets_is_kept(tmp_path, content):
     (tmp_path / "train-offsets.npy").write_bytes(content)
-    with pytest.raises(UserError, match="but that file contains something else"):
+    with pytest.raises(UserError, match="contains something else than offsets"):
         manifest.write_offsets(tmp_path, "train", np.array([0]))
     assert (tmp_path / "train-offsets.npy").read_bytes() == content
 
@@ -333,7 +333,7 @@ def test_changed_offsets_are_refused(converted_set):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(UserError, match="SHA-256 of the offsets file"):
+    with pytest.raises(UserError, match="has another SHA-256 than in manifest"):
         manifest.read_offsets(loaded, split)
     path.unlink()
     with pytest.raises(UserError, match="can't be read"):

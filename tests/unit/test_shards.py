@@ -57,25 +57,17 @@ def test_every_number_of_examples_splits_evenly_and_completely(n, num_shards):
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_imagenet_splits_as_worked_out_by_hand():
+def test_imagenet_splits_as_worked_out_by_hand_and_small_sets_get_fewer_shards():
     sizes = [len(part) for part in plan.split_evenly(1_281_167, 1024)]
     # 1,281,167 = 1024 x 1251 + 143.
     assert sizes == [1252] * 143 + [1251] * 881
-
-
-@pytest.mark.parametrize(
-    ("num_examples", "most", "expected"),
-    [
+    for num_examples, most, expected in (
         (1_281_167, 1024, 1024),
         (50_000, 128, 128),
         (9_469, 1024, 36),
-        (512, 128, 2),
-        (511, 128, 1),
-        (1, 128, 1),
-    ],
-)
-def test_small_sets_get_fewer_shards(num_examples, most, expected):
-    assert plan.default_num_shards(num_examples, most) == expected
+        *((512, 128, 2), (511, 128, 1), (1, 128, 1)),
+    ):
+        assert plan.default_num_shards(num_examples, most) == expected
 
 
 def test_a_shard_holds_the_images_in_order(root, images):
@@ -111,15 +103,20 @@ def test_a_shard_holds_the_images_in_order(root, images):
 
 
 def test_a_shard_with_a_bad_image_leaves_nothing(root, images, bad):
-    job = shards.ShardJob(str(root), "x", [*images, bad], [0] * 4)
     words = r"bad\.JPEG .* Replace it\. Or skip .*=skip\. If one is removed instead, "
+    with pytest.raises(UserError, match=words):
+        shards.write_shard(shards.ShardJob(str(root), "x", [*images, bad], [0] * 4))
+    job = shards.ShardJob(str(root), "x", [bad, bad], [0, 0], skip_bad_images=True)
+    words = r"none of the 2 images of shard x can .*bad\.JPEG .* with fewer shards into"
     with pytest.raises(UserError, match=words):
         shards.write_shard(job)
     assert os.listdir(root) == [manifest.CONVERSION_FOLDER]
     assert os.listdir(root / manifest.CONVERSION_FOLDER) == []
 
 
-def test_bad_images_can_be_left_out(root, images, bad):
+def test_bad_images_can_be_left_out_but_not_those_that_cannot_be_read(
+    root, images, bad, tmp_path
+):
     sources = [bad, images[0], bad, images[2]]
     job = shards.ShardJob(str(root), "x", sources, [9, 0, 9, 2], skip_bad_images=True)
     report = shards.write_shard(job)
@@ -127,24 +124,19 @@ def test_bad_images_can_be_left_out(root, images, bad):
     assert report.class_counts == ((0, 1), (2, 1))
     assert [image.name for image in report.skipped_images] == [bad.path] * 2
     assert "can't be decoded" in report.skipped_images[0].reason
-    alone = shards.ShardJob(str(root), "y", [images[0], images[2]], [0, 2])
-    shards.write_shard(alone)
+    assert shards.check_shard(job) == report
+    assert shards.check_shard(dataclasses.replace(job, skip_bad_images=False)) is None
+    shards.write_shard(shards.ShardJob(str(root), "y", sources[1::2], [0, 2]))
     assert (root / "x").read_bytes() == (root / "y").read_bytes()
 
-
-def test_a_shard_without_an_image_is_an_error(root, bad):
-    job = shards.ShardJob(str(root), "x", [bad, bad], [0, 0], skip_bad_images=True)
-    words = r"none of the 2 images of shard x can .*bad\.JPEG .* with fewer shards into"
-    with pytest.raises(UserError, match=words):
-        shards.write_shard(job)
-    assert not (root / "x").exists()
-
-
-def test_an_image_that_is_gone_is_never_left_out(root, tmp_path):
-    gone = source_image(tmp_path / "gone.JPEG")
-    job = shards.ShardJob(str(root), "x", [gone], [0], skip_bad_images=True)
+    job = dataclasses.replace(job, images=[source_image(tmp_path / "gone.JPEG")])
     with pytest.raises(FileNotFoundError, match=r"gone\.JPEG"):
-        shards.write_shard(job)
+        shards.write_shard(dataclasses.replace(job, class_indices=[0]))
+    huge = source_image(tmp_path / "huge.JPEG")
+    with open(huge.path, "wb") as file:
+        file.truncate(2**31 + 1)  # Of holes: it takes no room.
+    with pytest.raises(UserError, match=r"huge\.JPEG must be an image; it has 2,147,"):
+        shards.write_shard(shards.ShardJob(str(root), "x", [huge], [0]))
 
 
 def test_a_finished_shard_is_known_again_and_a_damaged_one_is_not(root, images):
@@ -183,22 +175,15 @@ def test_a_shard_of_images_that_changed_is_not_finished(root, images):
     assert shards.check_shard(check) == report
 
 
-def test_a_shard_that_leaves_images_out_is_kept_only_where_that_is_asked_for(
-    root, images, bad
-):
-    sources = [*images, bad]
-    check = shards.ShardJob(str(root), "x", sources, [0] * 4, skip_bad_images=True)
-    shards.write_shard(check)
-    without = dataclasses.replace(check, skip_bad_images=False)
-    assert shards.check_shard(without) is None
-    report = shards.check_shard(check)
-    assert report is not None
-    assert isinstance(report.skipped_images[0], manifest.SkippedImage)
-
-
-def test_a_file_that_no_image_can_be_is_named_unread(root, tmp_path):
-    huge = source_image(tmp_path / "huge.JPEG")
-    with open(huge.path, "wb") as file:
-        file.truncate(2**31 + 1)  # Of holes: it takes no room.
-    with pytest.raises(UserError, match=r"huge\.JPEG must be an image; it has 2,147,"):
-        shards.write_shard(shards.ShardJob(str(root), "x", [huge], [0]))
+@pytest.mark.parametrize("content", ["", "{", "[]", "[" * 200_000, "{}", None])
+def test_a_damaged_report_counts_as_none(root, images, content):
+    job = shards.ShardJob(str(root), "x", images, [0, 1, 2])
+    report = shards.write_shard(job)
+    path = shards.report_path(root, "x")
+    text = path.read_text()
+    path.write_text(text.replace("90", "91", 1) if content is None else content)
+    assert shards.read_report(root, "x") is None
+    path.write_text(text)
+    assert shards.read_report(root, "x") == report
+    path.rename(shards.report_path(root, "y"))
+    assert shards.read_report(root, "y") is None

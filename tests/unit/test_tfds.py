@@ -1,5 +1,4 @@
 import io
-import json
 import os
 import pathlib
 
@@ -9,9 +8,11 @@ import tensorflow_datasets
 import urllib3
 from PIL import Image
 
-from data_prep.records import image_encoding
+from data_prep.records import image_encoding, manifest
 from data_prep.sources import tfds
 from resnet.base.errors import UserError
+from tests.converter_program import run_here
+from tests.record_reader import read_examples
 
 NAMES = ["cat", "dog", "fox"]
 
@@ -137,7 +138,7 @@ def test_images_are_read_from_the_record_files(data_dir):
     assert image.path == str(path)
     assert image.name == f"{path}: {image.filename}"
     size = os.path.getsize(path)
-    assert raw.splits["validation"].num_bytes_estimate() == size
+    assert raw.splits["validation"].estimate_bytes("jpeg")[0] == size
 
 
 def test_images_without_names_are_called_by_their_places(data_dir):
@@ -195,20 +196,35 @@ def test_a_download_that_fails_is_not_tried_for_minutes(data_dir, monkeypatch):
     assert sum(pauses) < 10
 
 
-def test_another_file_format_is_refused(tmp_path):
-    raw = tfds.prepare("nameless_images", tmp_path)
-    info_file = pathlib.Path(raw.description["tfds_dir"], "dataset_info.json")
-    content = json.loads(info_file.read_text())
-    content["fileFormat"] = "riegeli"
-    info_file.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="must be in the file format tfrecord"):
-        tfds.prepare("nameless_images", tmp_path)
-
-
-def test_a_record_file_with_too_few_records_is_refused(tmp_path):
-    raw = tfds.prepare("nameless_images", tmp_path)
-    train = raw.splits["train"]
+def test_a_set_that_was_changed_is_refused(tmp_path):
+    train = tfds.prepare("nameless_images", tmp_path).splits["train"]
     path = pathlib.Path(train[0].path)
     path.write_bytes(path.read_bytes()[: train[3].offset])
     with pytest.raises(UserError, match=r"must contain 4 records .*; it contains 3"):
         tfds.prepare("nameless_images", tmp_path)
+    info_file = path.with_name("dataset_info.json")
+    info_file.write_text(info_file.read_text().replace('"tfrecord"', '"riegeli"'))
+    with pytest.raises(UserError, match="must be in the file format tfrecord"):
+        tfds.prepare("nameless_images", tmp_path)
+
+
+def test_a_data_set_becomes_records(data_dir, tmp_path):
+    records = tmp_path / "records"
+    flags = ("--tfds_name=nameless_images", f"--tfds_data_dir={data_dir}")
+    done = run_here(*flags, f"--local_scratch_dir={records}")
+    assert done.returncode == 0, done.stderr
+    assert "re-encoded" not in done.stdout
+    contents = manifest.load(str(records), "train").manifest
+    assert contents.class_names == ("0", "1", "2")
+    assert contents.image_format == "png"
+    assert contents.source["tfds_name"] == "nameless_images/1.0.0"
+    for split, labels in {"train": (0, 1, 1, 2), "validation": (2, 0)}.items():
+        found = {}
+        for example in read_examples(records, split):
+            pixels = np.asarray(Image.open(io.BytesIO(example["encoded"])))
+            assert np.ptp(pixels) == 0  # Exactly one gray, as in the source.
+            found[int(pixels[0, 0])] = (example["class"], example["label"])
+        assert found == {
+            10 * index + 1: (str(label), 1 + label)
+            for index, label in enumerate(labels)
+        }

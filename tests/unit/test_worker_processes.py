@@ -2,6 +2,7 @@ import multiprocessing
 import os
 import signal
 import time
+import types
 
 import pytest
 
@@ -36,13 +37,9 @@ def test_jobs_are_made_when_a_process_is_free_for_them():
     assert (made, taken) == (20, 20)
 
 
-def test_an_error_in_a_process_is_that_of_the_caller():
+def test_an_error_in_a_process_is_that_of_the_caller_and_ends_the_others_at_once():
     with pytest.raises(FileNotFoundError, match="/absent"):
         worker_processes.run(os.stat, ["/", "/absent", *["/"] * 9], 1, lambda _: None)
-    assert multiprocessing.active_children() == []
-
-
-def test_an_error_ends_the_other_processes_at_once():
     start = time.monotonic()
     with pytest.raises(TypeError):
         worker_processes.run(time.sleep, [60, "no number"], 2, lambda _: None)
@@ -62,3 +59,24 @@ def test_an_interruption_ends_the_processes():
     with pytest.raises(KeyboardInterrupt):
         worker_processes.run(time.sleep, [0, 60, 60], 2, interrupt)
     assert multiprocessing.active_children() == []
+
+
+def test_a_log_gets_a_line_for_each_tenth_with_the_rate_since_it_was_started(
+    monkeypatch, capsys
+):
+    clock = types.SimpleNamespace(now=1000.0)
+    clock.perf_counter = lambda: clock.now
+    monkeypatch.setattr(worker_processes, "time", clock)
+    with worker_processes.Progress(50, "records") as progress:
+        for _ in range(3):
+            clock.now += 2
+            progress.add(4)
+        progress.start_rate()
+        clock.now += 1
+        progress.add(38)
+        assert progress.rate() == 38
+    assert capsys.readouterr().err == (
+        "10 %: 8 of 50 records, 2 records per second\n"
+        "20 %: 12 of 50 records, 2 records per second\n"
+        "100 %: 50 of 50 records, 38 records per second\n"
+    )
