@@ -18,7 +18,6 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 if not __package__:  # Run by its path: the packages are beside this folder.
     sys.path[0] = os.path.dirname(sys.path[0])
@@ -36,7 +35,6 @@ from data_prep.records import class_mixing, manifest
 from resnet.base import cli, commands
 from resnet.base.cli import CommandLine
 from resnet.base.errors import UserError, print_to_pipe
-from resnet.checkpoint import run_folder
 from resnet.config import command_line, explain, recipe_file
 from resnet.config.command_line import TRAINING, JobSettings, TrainFlags
 from resnet.config.config import Config, save_config
@@ -53,7 +51,7 @@ from resnet.report import refresh
 from resnet.runtime import host_warnings, program, startup
 from resnet.runtime.job import Job, PreparedRun, Run
 from resnet.runtime.run_lock import RunLock
-from resnet.training import run_plan, saved_run
+from resnet.training import run_folder, run_plan
 from resnet.watchdog import failure_file, history
 
 
@@ -245,13 +243,8 @@ def resolve_settings(
             class_mixing.check_mixing(split)
         measured: dict[str, Any] = {}
         if communicator.rank == 0:
-            folder = pathlib.Path(config.model_dir)
             check_export(config)
-            run_folder.make(config.model_dir)
-            lock = saved_run.take_lock(folder)
-            failure_file.remove(folder)
-            measured = saved_run.match_saved_run(config)
-            saved_run.set_aside_unsaved(folder)
+            lock, measured = run_folder.prepare(config)
     measured = communicator.broadcast(measured)
     return dataclasses.replace(config, **measured), splits, lock
 

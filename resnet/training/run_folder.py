@@ -1,9 +1,12 @@
-"""The run that a model directory holds: its lock, and settings that continue it."""
+"""The folder of a run, `model_dir`: its lock, and the run that it holds already."""
 
+import contextlib
 import dataclasses
 import itertools
-import pathlib
+import os
 import shutil
+import tempfile
+from pathlib import Path
 
 from absl import logging
 
@@ -25,9 +28,73 @@ from resnet.watchdog import failure_file, history
 
 # Where these are "auto", a measurement at the start of the run decides.
 MEASURED_SETTINGS = ("precision", "exchange")
+_LONGEST_NAME = 150  # At least that of any file of a run, from its folder.
 
 
-def take_lock(model_dir: pathlib.Path) -> RunLock:
+def prepare(config: Config) -> tuple[RunLock, dict[str, str]]:
+    """Creates and locks the folder of a run that starts or resumes; on rank 0.
+
+    Returns:
+        The lock, and what `match_saved_run` returns.
+
+    Raises:
+        UserError: As the functions do that it calls.
+    """
+    model_dir = Path(config.model_dir)
+    make(config.model_dir)
+    lock = take_lock(model_dir)
+    failure_file.remove(model_dir)
+    measured = match_saved_run(config)
+    set_aside_unsaved(model_dir)
+    return lock, measured
+
+
+def make(model_dir: str) -> None:
+    """Creates the folder if it doesn't exist, and tries to write to it.
+
+    Raises:
+        UserError: If the folder, or its folder of checkpoints, is not writable, or if
+            its name is not valid UTF-8, which TensorFlow requires.
+    """
+    try:
+        model_dir.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"--model_dir must be a name in UTF-8; got {os.fsencode(model_dir)!r}."
+            " Rename the folder."
+        ) from error
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(Path(model_dir, "n" * _LONGEST_NAME))
+        Path(model_dir).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=model_dir).close()
+    except OSError as error:
+        raise not_writable(error) from error
+    folder = Path(model_dir, step_dirs.FOLDER)
+    try:
+        if os.path.lexists(folder):
+            tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(
+            f"{folder}, in which the checkpoints are saved, must be a folder that can"
+            f" be written to: {os.strerror(error.errno or 0)}. Move it away, or choose"
+            " another --model_dir."
+        ) from error
+
+
+def not_writable(error: OSError) -> UserError:
+    """Returns the error for a folder that can't be written to."""
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return UserError(
+            f"--model_dir must be a folder; {error.filename} is a file, or lies in one."
+        )
+    return UserError(
+        f"--model_dir must be a folder that can be written to; {error.filename}:"
+        f" {os.strerror(error.errno or 0)}. Choose another one."
+    )
+
+
+def take_lock(model_dir: Path) -> RunLock:
     """Locks the folder until the process ends; returns the lock.
 
     It removes what a killed save has left there, or gives it its name back.
@@ -55,10 +122,10 @@ def match_saved_run(config: Config) -> dict[str, str]:
         UserError: If the folder holds a run with other settings, naming the
             differences; or if a new run has initial weights that don't exist.
     """
-    model_dir = pathlib.Path(config.model_dir)
+    model_dir = Path(config.model_dir)
     if not step_dirs.saved_steps(model_dir):
         if config.initial_weights:
-            weight_files.kind_of(pathlib.Path(config.initial_weights))
+            weight_files.kind_of(Path(config.initial_weights))
         return {}
     old = retention.newest_settings(model_dir)
     if old is None and (model_dir / CONFIG_FILE).exists():
@@ -74,7 +141,7 @@ def match_saved_run(config: Config) -> dict[str, str]:
     return measured
 
 
-def set_aside_unsaved(model_dir: pathlib.Path) -> None:
+def set_aside_unsaved(model_dir: Path) -> None:
     """Moves what a run without a checkpoint has logged to a folder `unsaved-N`.
 
     Otherwise a start at step 0 would overwrite it. The run's history stays.
