@@ -18,6 +18,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 if not __package__:  # Run by its path: the packages are beside this folder.
     sys.path[0] = os.path.dirname(sys.path[0])

@@ -222,7 +222,7 @@ def load_network(
 
     Args:
         config: The settings of the run.
-        model_dir: The folder of the run.
+        model_dir: Its folder.
         step: The step of the checkpoint; None for the newest one that is intact.
         weights: "raw" or "ema"; None for "ema" if the run has it, else "raw".
 

@@ -107,11 +107,7 @@ def save(
 
     def commit() -> None:
         if is_first:
-            files = {
-                name: fingerprint
-                for part in written
-                for name, fingerprint in part.items()
-            }
+            files = {name: part[name] for part in written for name in part}
             for name in files:
                 (unfinished / name).stat()  # Fails if another rank's file isn't here.
             metadata = {**checkpoint.metadata, integrity.STEP: checkpoint.step}
@@ -298,10 +294,7 @@ def load_newest_on_ranks(
                 integrity.verify(folder, is_mine, checks_other_sizes=False)
             except CorruptCheckpoint as error:
                 damage = error.reason
-        reasons = [
-            reason for reason in communicator.allgather(damage) if reason is not None
-        ]
-        if reasons:
+        if reasons := list(filter(None, communicator.allgather(damage))):
             raise CorruptCheckpoint(folder, reasons[0])
         return loaded
 

@@ -31,7 +31,7 @@ class CheckpointWatch:
 
         Args:
             model_dir: Folder of the run, which may not exist yet.
-            minutes: Time to wait for each checkpoint, in minutes.
+            minutes: Time to wait for each checkpoint.
             communicator: The ranks.
             signals: The stop requests of this rank.
             poll_seconds: Interval between two checks of the folder.
@@ -71,15 +71,15 @@ class CheckpointWatch:
                 step = self._find_next()
                 is_over = step is None and has_ended is not None and has_ended()
             is_late = time.monotonic() - since > 60 * self._minutes
-            seen = self._communicator.allgather(
+            of_ranks = self._communicator.allgather(
                 (step, is_over, is_late, bool(self._signals.seen))
             )
-            if any(stop_requested for *_, stop_requested in seen):
+            if any(stop_requested for *_, stop_requested in of_ranks):
                 raise Preempted(
                     "stopped watching for checkpoints",
                     "Rerun the same command to evaluate the checkpoints that exist",
                 )
-            step, is_over, is_late, _ = seen[0]
+            step, is_over, is_late, _ = of_ranks[0]
             if step is not None or is_over:
                 return step
             if is_late:
@@ -105,11 +105,7 @@ class CheckpointWatch:
         """Skips a checkpoint that can't be read; to be called on rank 0.
 
         If the run writes the step again, or has done so meanwhile, this counts as a new
-        checkpoint.
-
-        Args:
-            step: Step of the checkpoint that `next_step` has returned.
-            reason: Why it can't be read; not used if the run has removed it.
+        checkpoint. The reason is not told if the run has removed it.
         """
         modified = self._modified_at(step)
         if modified is None:
