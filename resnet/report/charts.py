@@ -16,7 +16,7 @@ from data_prep.records import manifest
 from resnet.base import atomic_files
 from resnet.metrics.figure import robust_limits
 from resnet.report.curves import Chart, Curve, evenly, smoothed, thinned
-from resnet.report.words import MISSING, number
+from resnet.report.words import number
 
 _PACKAGE = "vl-convert-python"
 _NUM_COLORS = 8  # --color-0 to --color-7 of the style sheet.
@@ -29,20 +29,15 @@ Json = dict[str, Any]
 
 
 class Table(NamedTuple):
-    """A table, whose first column has the headers of the rows."""
+    """A table, whose first column has the headers of the rows.
+
+    The page formats cells that are numbers or None.
+    """
 
     caption: str
     header: Sequence[object]
     rows: Sequence[Sequence[object]]
     class_: str = ""
-
-
-class LegendItem(NamedTuple):
-    """A curve in the legend: a text, the color and the dash as CSS."""
-
-    text: str
-    color: str
-    dash: str
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ class Figure:
         points: The points and what else page.js needs; `kind` is one of its functions.
         label: What the chart shows, for those who can't see it.
         table: The numbers; None where the page has them beside the chart anyway.
-        legend: The curves and their looks.
+        curves: The curves of its legend.
     """
 
     title: str
@@ -63,7 +58,7 @@ class Figure:
     points: Json
     label: str
     table: Table | None = None
-    legend: Sequence[LegendItem] = ()
+    curves: Sequence[Curve] = ()
 
 
 class Mark(NamedTuple):
@@ -138,7 +133,7 @@ def of_curves(chart: Chart, marks: Sequence[Mark], last_epoch: float) -> Figure:
         _points(chart, marks, last_epoch),
         f"Line chart of {title} over epochs. {described}",
         values_table(title, curves),
-        [_legend_item(curve) for curve in curves],
+        curves,
     )
 
 
@@ -152,17 +147,11 @@ def _describe(curve: Curve) -> str:
     return f"{curve.label}: from {first} to {last}, between {low} and {high}."
 
 
-def _legend_item(curve: Curve) -> LegendItem:
-    text = curve.label
-    if len(curve.finite):
-        text += f": {number(float(curve.finite[-1]))}"
-    dash = ("solid", "dashed", "dotted")[min(curve.dash, 2)]
-    return LegendItem(text, color(curve.color), dash)
-
-
 def values_table(title: str, curves: Sequence[Curve]) -> Table:
     """Returns the values of curves by step; of many steps some, evenly."""
-    columns = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
+    columns = [
+        dict(zip(curve.steps, curve.values.tolist(), strict=True)) for curve in curves
+    ]
     epochs: dict[int, float] = {}
     for curve in curves:
         epochs.update(zip(curve.steps, curve.epochs, strict=True))
@@ -172,14 +161,7 @@ def values_table(title: str, curves: Sequence[Curve]) -> Table:
         if not curve.is_training and len(curve.steps) <= _MAX_MARKERS:
             shown.update(curve.steps)
     rows = [
-        (
-            f"{step:,}",
-            f"{epochs[step]:.2f}",
-            *(
-                number(float(column[step])) if step in column else MISSING
-                for column in columns
-            ),
-        )
+        (step, f"{epochs[step]:.2f}", *(column.get(step) for column in columns))
         for step in sorted(shown)
     ]
     if len(rows) < len(steps):

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from resnet.base import json_file
 from resnet.base.errors import UserError
@@ -23,20 +23,12 @@ from resnet.watchdog import failure_file, history
 STUDY_FILE = "study.json"
 
 
-@dataclass(frozen=True)
-class SavedStep:
-    """A checkpoint.
-
-    Attributes:
-        step: Its step.
-        saved_at: When it was written, in seconds since 1970.
-        metadata: Its metadata; empty if they can't be read.
-        num_bytes: The size of its files.
-    """
+class SavedStep(NamedTuple):
+    """A checkpoint."""
 
     step: int
-    saved_at: float
-    metadata: Mapping[str, Any]
+    saved_at: float  # In seconds since 1970.
+    metadata: Mapping[str, Any]  # Empty if they can't be read.
     num_bytes: int
 
 

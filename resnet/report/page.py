@@ -66,17 +66,12 @@ def html_of(folders: Sequence[RunFolder]) -> str:
     ]
     if library is None:
         notes.insert(0, _NO_CHARTS)
-    comparison = None
-    if len(runs) > 1:
-        cells = list(story.comparison(runs))
-        rows = [tuple(row.values()) for row in cells]
-        comparison = Table("The runs compared", tuple(cells[0]), rows, "compared")
     # The library's JavaScript and the files beside this one are no text of a run.
     text = _template().render(
         title="Report of " + ", ".join(run.name for run in folders),
         style=Markup(_text_of("style.css")),
         summary=story.summary(runs[0]) if len(runs) == 1 else (),
-        comparison=comparison,
+        comparison=story.comparison(runs) if len(runs) > 1 else None,
         notes=notes,
         sections=list(_sections(folders, runs)),
         written_at=time.time(),
@@ -104,6 +99,7 @@ def _template() -> jinja2.Template:
         number=words.number,
         percent=words.percent,
         moment=words.moment,
+        color=charts.color,
         script_json=_script_json,
     )
     return environment.get_template("page.html")
@@ -189,7 +185,7 @@ def _timeline(runs: Sequence[RunFolder]) -> dict[str, Any]:
         events = [
             (
                 words.moment(moment.time) if moment.time else words.MISSING,
-                words.number(moment.step),
+                moment.step,
                 moment.text,
             )
             for moment in moments[-_MAX_ROWS:]

@@ -2,8 +2,7 @@
 
 import base64
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,13 +42,8 @@ def section(predictions: Predictions) -> dict[str, Any]:
             "Images of a class that were taken for another one",
             ("class", "taken for", "images", "of the class"),
             [
-                (
-                    names[pair.label],
-                    names[pair.predicted],
-                    f"{pair.count:,}",
-                    percent(pair.share),
-                )
-                for pair in pairs
+                (names[label], names[predicted], count, percent(share))
+                for label, predicted, count, share in pairs
             ],
         ),
         "matrix": _matrix_table(counts, names, pairs),
@@ -66,20 +60,12 @@ def class_names(predictions: Predictions) -> list[str]:
     return [f"{text.split(',')[0]} ({name})" for name, text in pairs]
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Images of a class that were taken for another class.
-
-    Attributes:
-        label: The class of the images.
-        predicted: The class that they were taken for.
-        count: The number of these images.
-        share: The fraction of the images of the class that they are.
-    """
+class Pair(NamedTuple):
+    """Images of a class taken for another; `share` is of all images of the class."""
 
     label: int
     predicted: int
-    count: int
+    num_images: int
     share: float
 
 
@@ -132,7 +118,7 @@ def _by_class(counts: Counts, names: Sequence[str]) -> dict[str, Table | str | N
         num_wrong = wrong[label, most[label]]
         taken = f"{names[most[label]]} ({num_wrong:,})" if num_wrong else MISSING
         accuracy = _bar(float(of_classes[label])) if totals[label] else MISSING
-        rows.append((names[label], f"{totals[label]:,}", accuracy, taken))
+        rows.append((names[label], int(totals[label]), accuracy, taken))
     header = ("class", "images", "top-1", "most often taken for (images)")
     whole = Table("Accuracy of each class, the least first", header, rows)
     if len(rows) <= _OPEN_CLASSES:
@@ -185,8 +171,7 @@ def _matrix_table(
     return Table(caption, ("class", *header), rows, "matrix")
 
 
-@dataclass(frozen=True)
-class Reliability:
+class Reliability(NamedTuple):
     """The accuracy of predictions in bins of equal width of their confidence.
 
     Attributes:
@@ -255,7 +240,7 @@ def _calibration_figure(predictions: Predictions) -> Figure:
         [
             (
                 f"{row['low']:.1f} to {row['high']:.1f} %",
-                f"{row['count']:,}",
+                row["count"],
                 f"{row['confidence']:.2f} %",
                 f"{row['accuracy']:.2f} %",
             )

@@ -8,6 +8,7 @@ from typing import Any
 from resnet.checkpoint import retention
 from resnet.config import phases
 from resnet.report import words
+from resnet.report.charts import Table
 from resnet.report.folder import RunFolder
 from resnet.report.words import MISSING, number, percent
 
@@ -22,24 +23,28 @@ def summary(run: RunFolder) -> tuple[str, str, str]:
     return _what(run), _how_well(run), f"{_state(run)} {_how_long(run)}".strip()
 
 
-def comparison(runs: Sequence[RunFolder]) -> Iterator[Mapping[str, str]]:
-    """Yields for each of several runs the cells of its row, by the column's header."""
+def comparison(runs: Sequence[RunFolder]) -> Table:
+    """Returns a table of several runs."""
+    rows = []
     for run in runs:
         last, best = last_evaluation(run), best_evaluation(run)
         seconds = training_seconds(run)
-        yield {
+        row = {
             "run": run.name,
             "model": words.value(run.settings.get("model", MISSING)),
             "recipe": words.value(run.settings.get("recipe", MISSING)),
             "top-1, last": percent(last["top1"]) if last else MISSING,
             "top-1, best": _accuracy(best) if best else MISSING,
-            "cross-entropy": number(last.get("cross_entropy")) if last else MISSING,
-            "steps": f"{run.last_step:,}",
+            "cross-entropy": last.get("cross_entropy") if last else None,
+            "steps": run.last_step,
             "training time": words.duration(seconds) if seconds else MISSING,
             "images/s": number(usual_speed(run), 3),
-            "ranks": words.value(num_ranks(run) or MISSING),
+            "ranks": num_ranks(run),
             "precision": words.value(run.settings.get("precision", MISSING)),
         }
+        rows.append(row)
+    cells = [tuple(row.values()) for row in rows]
+    return Table("The runs compared", tuple(row), cells, "compared")
 
 
 def last_evaluation(run: RunFolder) -> Mapping[str, Any] | None:

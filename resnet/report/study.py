@@ -7,7 +7,6 @@ from typing import Any
 from resnet.config.compression import CompressionSettings
 from resnet.report import charts, words
 from resnet.report.charts import Figure, Table
-from resnet.report.words import MISSING, number
 
 _DENSE = "dense"
 _DEFAULTS = CompressionSettings()
@@ -81,6 +80,6 @@ def _row(name: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "top1": top1,
         "bytes": size,
         "accuracy": ", ".join(texts),
-        "count": str(len(results)),
-        "size": number(round(size)) if size else MISSING,
+        "count": len(results),
+        "size": round(size) if size else None,
     }

@@ -14,7 +14,7 @@ def number(value: Any, digits: int = 5) -> str:
     if value is None:
         return MISSING
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
+        return value if isinstance(value, str) else str(value)
     if isinstance(value, int):
         return f"{value:,}"
     if not math.isfinite(value):

@@ -32,8 +32,7 @@ def print_plan(
     Args:
         recipe: The recipe of the run.
         overrides: The settings that the command line overrides.
-        data_dir: The folder of the data set; empty if the recipe's numbers are to be
-            taken instead.
+        data_dir: The folder of the data set; empty for the numbers of the recipe's.
         num_ranks: The number of ranks of the run.
         plot_file: The file to draw the hyperparameters to; empty for none.
 
@@ -58,26 +57,18 @@ def print_plan(
         figure.write(drawn, pathlib.Path(plot_file), "--explain_plot")
     exchange = ""
     if config.compress != "none":
-        exchange = describe_exchange(config, num_ranks, knows_classes=bool(data_dir))
+        if not data_dir:
+            config = dataclasses.replace(config, num_classes=derived.num_classes)
+        exchange = _describe_exchange(config, num_ranks)
     print_to_pipe(explain.describe_run(recipe, overrides, derived, exchange))
 
 
-def describe_exchange(config: Config, num_ranks: int, knows_classes: bool) -> str:
-    """Returns what each rank sends of its gradients. Imports TensorFlow.
-
-    Args:
-        config: The settings of the run, which compresses gradients.
-        num_ranks: The number of ranks.
-        knows_classes: Whether the settings have the number of classes; else that of
-            CIFAR-10 or ImageNet is taken, as the model has it.
-    """
+def _describe_exchange(config: Config, num_ranks: int) -> str:
+    """Returns what each rank sends of its gradients. Imports TensorFlow."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     startup.import_tensorflow()
     from resnet.optim.train_state import build_model
 
-    if not knows_classes:
-        num_classes = Derived(config, num_ranks).num_classes
-        config = dataclasses.replace(config, num_classes=num_classes)
     # The precision that "auto" stands for makes no difference here.
     model = build_model(dataclasses.replace(config, precision="float32"))
     shapes = [variable.shape for variable in model.trainable_variables]
