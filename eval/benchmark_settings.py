@@ -28,7 +28,7 @@ class Settings:
 
     TOPIC: ClassVar[str] = "What is measured"
 
-    model: str = setting("resnet50", "Network: {names}.", names=names.MODELS)
+    model: str = setting("resnet50", "Network: {names}.", names=tuple(names.MODELS))
     precision: str = setting(
         "float32",
         "Precision: float32, bf16, or auto for the faster one.",

@@ -45,7 +45,7 @@ RECORDED_STEPS = 3  # A task's time is the median.
 class BalanceSettings:
     """What is measured."""
 
-    model: str = setting("resnet50", "Network: {names}.", names=names.MODELS)
+    model: str = setting("resnet50", "Network: {names}.", names=tuple(names.MODELS))
     precision: str = setting(
         "float32",
         "Precision of the step, one of {names}.",

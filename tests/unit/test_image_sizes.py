@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from resnet import models
 from resnet.models import resnet
-from tests.unit.reference_network import random_images
+from tests.reference.networks import random_images
 
 # Both kinds of blocks, both stems and all pools, with a smaller or a larger side.
 SIDES = {"resnet8": 48, "resnet9": 96, "resnet18": 96, "resnet50d": 48}

@@ -1,0 +1,542 @@
+"""ConvNorm and its variants against formulas in NumPy and Keras' own layers.
+
+For the compiled ops and for the reference implementation of stock ops.
+"""
+
+import itertools
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from resnet import native
+from resnet.models import layers
+from resnet.models.layers import PooledConvNorm, conv_norm, normalization
+from resnet.models.layers.normalization import collected
+from tests.reference.networks import average_pool_3x3, random_images
+from tests.unit.slow_convolution import slow_convolution
+
+MOMENTUM = 0.8
+EPSILON = 1e-3  # Other than the default.
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}  # Sums of up to some hundred float32 products.
+# (fixed_gamma, use_bias)
+COMBINATIONS = list(itertools.product([False, True], [False, True]))
+# Norms of differences relative to the norm of what is expected. float32: sums of up to
+# some hundred products. bfloat16 rounds each of the results in between to 2**-9, and
+# other places may be on the other side of ReLU's kink.
+TOLERANCE = {"float32": 1e-5, "bfloat16": 4e-2}
+POOLED = {"batch_norm_momentum": 0.75, "seed": 1, "name": "conv"}
+
+
+@pytest.fixture(params=["compiled", "stock"])
+def ops(request, monkeypatch) -> str:
+    """Runs a test with the compiled ops, if this CPU can, and with stock ops."""
+    if request.param == "stock":
+        monkeypatch.setattr(native, "fast_ops", lambda dtype: None)
+        monkeypatch.setattr(native, "convolutions", lambda dtype: None)
+    return request.param
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def make_layer(
+    kernel_size: int,
+    channels: int,
+    filters: int,
+    combination: tuple[bool, bool],
+    **options,
+) -> layers.ConvNorm:
+    """Returns a layer with random values in all of its variables."""
+    fixed_gamma, use_bias = combination
+    layer = layers.ConvNorm(
+        filters,
+        kernel_size,
+        1,
+        MOMENTUM,
+        0,
+        "conv",
+        epsilon=EPSILON,
+        fixed_gamma=fixed_gamma,
+        use_bias=use_bias,
+        **options,
+    )
+    layer.build((None, 6, 5, channels))
+    for seed, variable in enumerate(layer.variables, start=10):
+        if variable.name == "moving_variance":
+            variable.assign(np.abs(normal(filters, seed=seed)) / 100)
+        elif variable.name != "kernel":
+            variable.assign(normal(filters, seed=seed))
+    return layer
+
+
+def value_of(layer: layers.ConvNorm, name: str, default: float) -> np.ndarray:
+    """Returns the value of a variable in float64, or the default without it."""
+    for variable in layer.variables:
+        if variable.name == name:
+            return variable.numpy().astype(np.float64)
+    return np.full(layer.filters, default)
+
+
+def assert_near(ours, expected, tolerance: float, message: str = "") -> None:
+    ours, expected = (tf.cast(one, tf.float64).numpy() for one in (ours, expected))
+    assert ours.shape == expected.shape
+    difference = np.linalg.norm(ours - expected)
+    assert difference <= tolerance * np.linalg.norm(expected), message
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS)
+def test_the_variables_are_those_of_the_options(combination):
+    layer = make_layer(3, 4, 8, combination)
+    fixed_gamma, use_bias = combination
+    expected = ["kernel"] + ["bias"] * use_bias + ["gamma"] * (not fixed_gamma)
+    assert [one.name for one in layer.trainable_variables] == [*expected, "beta"]
+    assert [one.name for one in layer.non_trainable_variables] == [
+        "moving_mean",
+        "moving_variance",
+    ]
+
+
+def test_a_gamma_that_is_fixed_and_zero_is_refused():
+    with pytest.raises(ValueError, match="zero_gamma and fixed_gamma for layer conv"):
+        layers.ConvNorm(4, 1, 1, MOMENTUM, 0, "conv", zero_gamma=True, fixed_gamma=True)
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS)
+@pytest.mark.usefixtures("ops")
+def test_training_is_that_of_the_formula(combination):
+    layer = make_layer(1, 8, 16, combination)
+    # Of a variance that isn't large beside epsilon.
+    x = 0.05 * normal(3, 6, 5, 8, seed=1)
+    residual, weights = normal(3, 6, 5, 16, seed=2), normal(3, 6, 5, 16, seed=3)
+    old_mean = value_of(layer, "moving_mean", 0)
+    old_variance = value_of(layer, "moving_variance", 0)
+    inputs = [tf.constant(x), tf.constant(residual)]
+    trained = {one.name: one.value for one in layer.trainable_variables}
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        y = layer(*inputs, training=True)
+        loss = tf.reduce_sum(y * weights)
+    gradients = tape.gradient(loss, {"x": inputs[0], "residual": inputs[1], **trained})
+
+    kernel = layer.kernel.numpy().astype(np.float64)[0, 0]
+    gamma, beta = value_of(layer, "gamma", 1), value_of(layer, "beta", 0)
+    rows = x.reshape(-1, 8).astype(np.float64)
+    z = rows @ kernel + value_of(layer, "bias", 0)
+    count, mean, variance = len(z), z.mean(0), z.var(0)
+    scale = 1 / np.sqrt(variance + EPSILON)
+    xhat = (z - mean) * scale
+    expected = np.maximum(gamma * xhat + beta + residual.reshape(-1, 16), 0)
+    g = weights.reshape(-1, 16) * (expected > 0)
+    dgamma, dbeta = (g * xhat).sum(0), g.sum(0)
+    dz = gamma * scale * (g - dbeta / count - xhat * dgamma / count)
+    expected_gradients = {
+        "x": (dz @ kernel.T).reshape(x.shape),
+        "residual": g.reshape(residual.shape),
+        "kernel": (rows.T @ dz)[None, None],
+        "gamma": dgamma,
+        "beta": dbeta,
+    }
+    assert_near(y, expected.reshape(y.shape), TOLERANCE["float32"])
+    for name, gradient in gradients.items():
+        if name == "bias":  # The normalization subtracts it again.
+            assert np.abs(gradient).max() < 1e-4 * np.abs(dz).sum(0).max()
+        else:
+            assert_near(gradient, expected_gradients[name], 1e-4, name)
+    np.testing.assert_allclose(
+        layer.moving_mean.numpy(), MOMENTUM * old_mean + 0.2 * mean, rtol=1e-4
+    )
+    np.testing.assert_allclose(
+        layer.moving_variance.numpy(),
+        MOMENTUM * old_variance + 0.2 * variance * count / (count - 1),
+        rtol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS)
+@pytest.mark.usefixtures("ops")
+def test_inference_is_that_of_the_formula(combination):
+    layer = make_layer(1, 8, 16, combination)
+    x, residual = normal(3, 6, 5, 8, seed=1), normal(3, 6, 5, 16, seed=2)
+    y = layer(tf.constant(x), tf.constant(residual), training=False)
+    z = x @ layer.kernel.numpy().astype(np.float64)[0, 0] + value_of(layer, "bias", 0)
+    scale = 1 / np.sqrt(value_of(layer, "moving_variance", 1) + EPSILON)
+    normalized = (z - value_of(layer, "moving_mean", 0)) * scale
+    y_hat = value_of(layer, "gamma", 1) * normalized + value_of(layer, "beta", 0)
+    assert_near(y, np.maximum(y_hat + residual, 0), TOLERANCE["float32"])
+
+
+def keras_layers(
+    layer: layers.ConvNorm, dtype: str
+) -> tuple[keras.layers.Conv2D, keras.layers.BatchNormalization]:
+    """Returns Keras' own convolution and normalization with the same values."""
+    policy = "float32" if dtype == "float32" else "mixed_bfloat16"
+    conv = keras.layers.Conv2D(
+        layer.filters,
+        layer.kernel_size,
+        padding="same",
+        use_bias=layer.use_bias,
+        dtype=policy,
+    )
+    norm = keras.layers.BatchNormalization(
+        momentum=MOMENTUM,
+        epsilon=EPSILON,
+        scale=not layer.fixed_gamma,
+        dtype=policy,
+    )
+    conv.build((None, None, None, layer.kernel.shape[2]))
+    norm.build((None, None, None, layer.filters))
+    values = {one.name: one for one in layer.variables}
+    for variable in (*conv.variables, *norm.variables):
+        variable.assign(values[variable.name])
+    return conv, norm
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("combination", COMBINATIONS)
+@pytest.mark.usefixtures("ops")
+def test_the_results_are_those_of_keras(combination, training, dtype):
+    layer = make_layer(3, 8, 16, combination, relu=False)
+    conv, norm = keras_layers(layer, dtype)
+    x = tf.cast(normal(3, 6, 5, 8, seed=1), dtype)
+    weights = normal(3, 6, 5, 16, seed=2)
+    start = {one.name: one.numpy() for one in layer.non_trainable_variables}
+    found = []
+    for call, variables in (
+        (layer, layer.trainable_variables),
+        (
+            lambda x, training: norm(conv(x), training=training),
+            [*conv.trainable_variables, *norm.trainable_variables],
+        ),
+    ):
+        sources = {"x": x, **{one.name: one.value for one in variables}}
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = call(x, training=training)
+            loss = tf.reduce_sum(tf.cast(y, tf.float32) * weights)
+        assert y.dtype == x.dtype
+        found.append({"y": y, **tape.gradient(loss, sources)})
+    ours, expected = found
+    assert ours.keys() == expected.keys()
+    for name in ours:
+        if name == "bias" and training:
+            # Zero but for rounding: the normalization subtracts the bias again.
+            size = np.abs(weights).sum() / np.sqrt(EPSILON)
+            limit = size * (1e-6 if dtype == "float32" else 1e-2)
+            assert np.abs(tf.cast(ours[name], tf.float32)).max() < limit
+        else:
+            assert_near(ours[name], expected[name], TOLERANCE[dtype], name)
+    # Keras moves its average towards the biased variance of 90 values, we to 90 / 89 of
+    # it.
+    ratios = {"moving_mean": 1, "moving_variance": 90 / 89}
+    for variable in norm.non_trainable_variables:
+        own = {one.name: one for one in layer.variables}[variable.name].numpy()
+        before = start[variable.name]
+        change = (variable.numpy() - MOMENTUM * before) * ratios[variable.name]
+        if not training:
+            np.testing.assert_array_equal(own, before)
+        else:
+            tolerance = TOLERANCE[dtype]
+            assert_near(own - MOMENTUM * before, change, tolerance, variable.name)
+
+
+def test_the_kernel_has_the_variance_of_its_inputs():
+    layer = layers.ConvNorm(64, 3, 1, batch_norm_momentum=0.9, seed=3, name="conv")
+    layer.build((1, 8, 8, 64))
+    kernel = layer.kernel.numpy()
+    # Fan-in 3 * 3 * 64 = 576: standard deviation 1 / 24; cut off at two standard
+    # deviations of the uncut normal, whose own is greater by 1 / 0.87962566.
+    assert kernel.std() == pytest.approx(1 / 24, rel=0.02)  # 36,864 draws.
+    assert abs(kernel).max() <= 2 / 24 / 0.87962566 + 1e-6
+    assert abs(kernel.mean()) < 0.001
+    assert not hasattr(layer, "bias")
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("kernel_size", "stride"), [(1, 1), (3, 2), (7, 2)])
+def test_it_convolves_before_it_normalizes(kernel_size, stride, training):
+    layer = layers.ConvNorm(5, kernel_size, stride, 0.9, 1, "conv", relu=False)
+    images = normal(2, 7, 8, 3)
+    ours = layer(tf.constant(images), training=training)
+    assert layer.compute_output_shape((2, 7, 8, 3)) == tuple(ours.shape)
+    convolved = slow_convolution(images, layer.kernel.numpy(), stride)
+    mean = convolved.mean((0, 1, 2)) if training else np.zeros(5)
+    variance = convolved.var((0, 1, 2)) if training else np.ones(5)
+    expected = (convolved - mean) / np.sqrt(variance + normalization.EPSILON)
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_gradients_of_copies_are_summed(training):
+    layer = make_layer(1, 3, 3, (False, False), num_copies=2)
+    single = make_layer(1, 3, 3, (False, False))
+    inputs = tf.constant(normal(2, 5, 4, 3))
+    residual = tf.constant(normal(2, 5, 4, 3, seed=3))
+    weights = [tf.constant(normal(2, 5, 4, 3, seed=seed)) for seed in (1, 2)]
+    found = []
+    for one in (layer, single):
+        variables = [variable.value for variable in one.trainable_variables]
+        with tf.GradientTape() as tape:
+            tape.watch([inputs, residual])
+            outputs = one(inputs, residual, training=training)
+            copies = outputs if one is layer else [outputs, outputs]
+            loss = tf.add_n(
+                [tf.reduce_sum(a * b) for a, b in zip(copies, weights, strict=True)]
+            )
+        found.append(tape.gradient(loss, [inputs, residual, *variables]))
+    for ours, expected in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, expected, **CLOSE)
+
+
+def test_training_moves_the_averages_once_a_call_inside_a_graph_too():
+    layer = layers.ConvNorm(2, 1, 1, 0.9, 0, "norm")
+    layer.build((4, 3, 3, 2))
+    layer.kernel.assign(np.eye(2, dtype=np.float32)[None, None])
+    images = normal(4, 3, 3, 2)
+    expected = layer.moving_mean.numpy()
+
+    @tf.function
+    def call(batch: tf.Tensor) -> tf.Tensor:
+        return layer(batch, training=True)
+
+    for _ in range(3):
+        call(tf.constant(images))
+        expected = 0.9 * expected + 0.1 * images.mean((0, 1, 2))
+    np.testing.assert_allclose(layer.moving_mean.numpy(), expected, **CLOSE)
+
+
+def test_a_graph_keeps_no_normalized_images_for_its_backward_pass():
+    first = layers.ConvNorm(32, 3, 1, 0.9, 0, "first")
+    second = layers.ConvNorm(16, 1, 1, 0.9, 1, "second")
+    images = tf.constant(normal(2, 5, 5, 8))
+    weights = normal(2, 5, 5, 16)
+
+    def kernel_gradients() -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            outputs = second(first(images, training=True), training=True)
+            loss = tf.reduce_sum(outputs * weights)
+        return tape.gradient(loss, [first.kernel.value, second.kernel.value])
+
+    kept = kernel_gradients()
+    graph = tf.function(kernel_gradients)
+    for one, other in zip(graph(), kept, strict=True):
+        np.testing.assert_array_equal(one, other)
+    types = [one.type for one in graph.get_concrete_function().graph.get_operations()]
+    if native.fast_ops(tf.float32) is not None:
+        assert types.count("ResnetNormalize") == 1
+        order = [
+            types.index(f"ResnetConv2D{one}Gradient") for one in ("Kernel", "Input")
+        ]
+        assert order == sorted(order)
+
+
+def test_a_last_normalization_starts_at_its_residual():
+    layer = layers.ConvNorm(3, 1, 1, MOMENTUM, 0, "norm", zero_gamma=True)
+    residual = normal(2, 4, 4, 3, seed=5)
+    ours = layer(tf.constant(normal(2, 4, 4, 3, seed=1)), tf.constant(residual))
+    np.testing.assert_array_equal(ours, np.maximum(residual, 0))
+
+
+def pooled_layer(**given) -> PooledConvNorm:
+    return PooledConvNorm(4, 3, 1, fixed_gamma=True, epsilon=0.25, **POOLED, **given)
+
+
+def pooled(images: np.ndarray, layer: PooledConvNorm) -> np.ndarray:
+    """The maxima of the convolution's 2x2 windows, in float64."""
+    kernel = tf.cast(layer.kernel.value, tf.float64)
+    outputs = tf.nn.conv2d(tf.cast(images, tf.float64), kernel, 1, "SAME").numpy()
+    count, height, width, filters = outputs.shape
+    even = outputs[:, : height // 2 * 2, : width // 2 * 2]
+    windows = even.reshape(count, height // 2, 2, width // 2, 2, filters)
+    return windows.max((2, 4))
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_maxima_of_windows_are_normalized(training, relu):
+    layer = pooled_layer(relu=relu)
+    generator = np.random.default_rng(0)
+    images = generator.normal(size=(3, 7, 9, 2)).astype(np.float32)
+    layer.build(images.shape)
+    layer.beta.assign(generator.normal(size=4))
+    layer.moving_mean.assign(generator.normal(size=4))
+    layer.moving_variance.assign(generator.uniform(0.5, 2, 4))
+    values = pooled(images, layer)
+    rows = values.reshape(-1, 4)
+    mean, variance = layer.moving_mean.numpy(), layer.moving_variance.numpy()
+    moved = mean, variance
+    if training:
+        moved = (
+            0.75 * mean + 0.25 * rows.mean(0),
+            0.75 * variance + 0.25 * rows.var(0, ddof=1),
+        )
+        mean, variance = rows.mean(0), rows.var(0)
+    expected = (values - mean) / np.sqrt(variance + 0.25) + layer.beta.numpy()
+    expected = np.maximum(expected, 0) if relu else expected
+    outputs = layer(tf.constant(images), training=training)
+    assert outputs.shape == (3, 3, 4, 4) == layer.compute_output_shape(images.shape)
+    # Sums of 18 products in float32.
+    np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(layer.moving_mean, moved[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(layer.moving_variance, moved[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("given", [{}, {"fixed_gamma": True, "num_copies": 2}])
+def test_what_the_pool_can_not_be_folded_with_is_refused(given):
+    with pytest.raises(ValueError, match="expected fixed_gamma and num_copies=1"):
+        PooledConvNorm(4, 3, 1, **POOLED, **given)
+
+
+def test_the_moving_averages_of_a_projected_pool_are_those_of_the_pool():
+    layer = layers.ProjectedPool(3, 1, 1, 0.9, 0, "one", use_bias=True)
+    images = random_images(2, 6)
+    layer.build(images.shape)
+    layer.bias.assign([0.0, 1.0, 2.0])
+    layer(images, training=True)
+    x = tf.nn.conv2d(average_pool_3x3(images), layer.kernel.value, 1, "SAME")
+    mean, variance = tf.nn.moments(x + layer.bias.value, [0, 1, 2])
+    np.testing.assert_allclose(layer.moving_mean, 0.1 * mean, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        layer.moving_variance, 0.9 + 0.1 * variance * 72 / 71, rtol=1e-5
+    )
+
+
+def test_the_average_pool_and_its_gradient_count_the_padding():
+    images = random_images(2, 5)
+    weights = random_images(4, 5)[2:]
+    found = []
+    for pool in (conv_norm.average_pool, average_pool_3x3):
+        with tf.GradientTape() as tape:
+            tape.watch(images)
+            y = pool(images)
+            loss = tf.reduce_sum(y * weights)
+        found.append([y, tape.gradient(loss, images)])
+    for ours, expected in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_projected_pool_is_a_convolution_of_the_pool(training, relu):
+    arguments = (4, 1, 1, 0.9, 3, "projection")
+    options = {"relu": relu, "use_bias": True, "num_copies": 2}
+    projected = layers.ProjectedPool(*arguments, **options)
+    plain = layers.ConvNorm(*arguments, **options)
+    images, residual = random_images(2, 6), random_images(2, 6)[..., :1]
+    for layer in (projected, plain):
+        layer.build(images.shape)
+        layer.beta.assign([0.1, -0.2, 0.3, 0.0])
+        layer.bias.assign([1.0, 2.0, 3.0, 4.0])
+        layer.moving_mean.assign([0.1, 0.2, -0.3, 0.0])
+    residual = tf.tile(residual, [1, 1, 1, 4])
+    ours = projected(images, residual, training=training)
+    expected = plain(average_pool_3x3(images), residual, training=training)
+    assert len(ours) == len(expected) == 2
+    np.testing.assert_allclose(ours[1], expected[0], rtol=1e-4, atol=1e-5)
+
+
+def average(*values: float) -> keras.Variable:
+    return keras.Variable(np.array(values, np.float32), trainable=False)
+
+
+def network(momentum: float = 0.9) -> keras.Model:
+    """Returns two layers of batch normalization, with averages that differ."""
+    inputs = keras.Input((4, 4, 3))
+    first = layers.ConvNorm(5, 3, 1, momentum, 1, "first")(inputs)
+    model = keras.Model(inputs, layers.ConvNorm(2, 1, 1, momentum, 2, "second")(first))
+    generator = np.random.default_rng(0)
+    for variable in model.non_trainable_variables:
+        variable.assign(generator.uniform(0.5, 1.5, variable.shape))
+    return model
+
+
+def images() -> tf.Tensor:
+    return tf.constant(np.random.default_rng(1).normal(size=(2, 4, 4, 3)), tf.float32)
+
+
+def averages_of(model: keras.Model) -> list[np.ndarray]:
+    return [variable.numpy() for variable in model.non_trainable_variables]
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.75])
+def test_an_update_is_that_of_the_formula(momentum, in_graph):
+    variable = average(1.0, -2.0)
+
+    def update() -> None:
+        normalization.update_average(variable, tf.constant([3.0, 4.0]), momentum)
+
+    (tf.function(update) if in_graph else update)()
+    expected = momentum * np.array([1, -2]) + (1 - momentum) * np.array([3, 4])
+    np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_collected_statistics_are_those_of_the_update_left_out(in_graph):
+    model, other = network(0.75), network(0.75)
+    before = averages_of(model)
+
+    def call(batch: tf.Tensor) -> list[tf.Tensor]:
+        with collected() as statistics:
+            model(batch, training=True)
+        # So that each is found, by its variable as the server updates it.
+        by_average = {id(one.average): one for one in statistics}
+        assert len(by_average) == len(statistics) == 4
+        assert {one.step_size for one in statistics} == {0.25}
+        return [by_average[id(one)].value for one in model.non_trainable_variables]
+
+    values = (tf.function(call) if in_graph else call)(images())
+    for ours, old in zip(averages_of(model), before, strict=True):
+        np.testing.assert_array_equal(ours, old)
+    other(images(), training=True)
+    for value, old, new in zip(values, before, averages_of(other), strict=True):
+        assert np.abs(new - old).min() > 1e-4
+        np.testing.assert_allclose(0.75 * old + 0.25 * value, new, rtol=1e-6, atol=1e-6)
+
+
+def test_outputs_and_gradients_are_the_same_while_statistics_are_collected():
+    model, weights = network(), tf.constant(np.arange(64.0).reshape(2, 4, 4, 2))
+    found = []
+    for is_collected in (True, False):
+        kernels = [one.value for one in model.trainable_variables]
+        with tf.GradientTape() as tape:
+            if is_collected:
+                with collected():
+                    outputs = model(images(), training=True)
+            else:
+                outputs = model(images(), training=True)
+            loss = tf.reduce_sum(outputs * tf.cast(weights, tf.float32))
+        found.append([outputs, *tape.gradient(loss, kernels)])
+    for ours, expected in zip(*found, strict=True):
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_inference_has_no_statistics():
+    model = network()
+    with collected() as statistics:
+        model(images(), training=False)
+    assert statistics == []
+
+
+def test_layers_update_their_averages_again_after_the_block():
+    variable = average(0.0)
+    with pytest.raises(KeyError), collected():
+        raise KeyError
+    normalization.update_average(variable, tf.constant([1.0]), 0.5)
+    assert variable.numpy() == [0.5]
+
+
+def test_statistics_of_another_thread_are_not_collected():
+    variable = average(0.0)
+    thread = threading.Thread(
+        target=normalization.update_average, args=(variable, tf.constant([1.0]), 0.5)
+    )
+    with collected() as statistics:
+        thread.start()
+        thread.join()
+    assert statistics == []
+    assert variable.numpy() == [0.5]
