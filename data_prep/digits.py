@@ -69,11 +69,6 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def run() -> None:
-    """Runs the program."""
-    sys.exit(program.run(main))
-
-
 def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
     """Writes the digits to `train/<digit>/<index>.jpg` and `validation/<digit>/...`.
 
@@ -126,4 +121,4 @@ def _to_image(pixels: np.ndarray) -> Image.Image:
 
 
 if __name__ == "__main__":
-    run()
+    sys.exit(program.run(main))

@@ -121,11 +121,6 @@ def main(argv: Sequence[str]) -> int:
         return 128 + signal.SIGINT
 
 
-def run() -> None:
-    """Runs the program; the entry point of the console script."""
-    sys.exit(program.run(main))
-
-
 def _convert(settings: Settings, options: Options) -> None:
     _check_source(settings)
     root = settings.records_dir
@@ -328,4 +323,4 @@ def _print(text: str) -> None:
 
 
 if __name__ == "__main__":
-    run()
+    sys.exit(program.run(main))

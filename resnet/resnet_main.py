@@ -37,7 +37,7 @@ from resnet.base import cli, commands
 from resnet.base.cli import CommandLine
 from resnet.base.errors import UserError, print_to_pipe
 from resnet.config import command_line, explain, recipe_file
-from resnet.config.command_line import TRAINING, JobSettings, TrainFlags
+from resnet.config.command_line import JobSettings, TrainFlags
 from resnet.config.config import Config, save_config
 from resnet.config.recipe import Recipe
 from resnet.config.recipes import RECIPES
@@ -54,6 +54,8 @@ from resnet.runtime.job import Job, PreparedRun, Run
 from resnet.runtime.run_lock import RunLock
 from resnet.training import run_folder, run_plan
 from resnet.watchdog import failure_file, history
+
+FLAGS = command_line.TRAINING
 
 
 def main(argv: Sequence[str], signals: StopSignals | None = None) -> int:
@@ -90,7 +92,7 @@ def train(
 ) -> None:
     """Trains as one of the ranks of a job."""
     with communicator.collective_errors():
-        line = cli.parse(argv, __doc__, TRAINING)
+        line = cli.parse(argv, __doc__, FLAGS)
         flags = line.of(TrainFlags)
         line.of(JobSettings)  # It refuses TPUs.
         recipe, overrides = recipe_file.get(flags.recipe), command_line.overrides(line)

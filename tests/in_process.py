@@ -6,7 +6,6 @@ tests/jobs start: the programs by their paths, and what they do when their proce
 """
 
 import contextlib
-import copy
 import dataclasses
 import logging
 import os
@@ -20,14 +19,12 @@ from types import ModuleType
 from typing import Any, TextIO
 from unittest import mock
 
-from absl import flags
 from absl import logging as absl_logging
 
 from resnet.base import program as base_program
 from resnet.runtime import launcher_death, run_lock
 from resnet.watchdog import scratch_dir
 
-PACKAGES = ("data_prep", "eval", "launch", "resnet")
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
 
@@ -63,7 +60,6 @@ def run(program: ModuleType, *arguments: str) -> Done:
             _limits_kept(),
             _handlers_kept(),
             _new_logging(stderr),
-            _own_flags(program),
             _locks_released(),
             mock.patch.object(sys, "argv", argv),
             mock.patch.object(scratch_dir, "make", return_value=None),
@@ -87,15 +83,12 @@ def assert_refused(
 def _run(program: ModuleType, stdout: TextIO) -> int:
     """Returns the exit code of a program."""
     try:
-        if not hasattr(program, "run"):
-            return base_program.run(program.main)
-        program.run()
+        return base_program.run(program.main)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(bool(end.code))
     finally:
         if sys.stdout is not stdout:  # Ranks but the first print to nowhere.
             sys.stdout.close()
-    return 0
 
 
 @contextlib.contextmanager
@@ -180,42 +173,6 @@ def _new_logging(stderr: TextIO) -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def _own_flags(program: ModuleType) -> Iterator[None]:
-    """Gives a program the flags that it has in a process of its own, not yet parsed.
-
-    Those of other programs and of TensorFlow are unknown to it, so that two programs
-    may define the same name.
-    """
-    modules = _imported_by(program)
-    own = copy.deepcopy(flags.FLAGS)
-    for name in list(own):
-        definer = own.find_module_defining_flag(name, "")
-        if definer not in modules and not definer.startswith("absl."):
-            delattr(own, name)
-    with contextlib.ExitStack() as stack:
-        for module in (flags, absl_logging, *modules.values()):
-            if isinstance(vars(module).get("FLAGS"), flags.FlagValues):
-                stack.enter_context(mock.patch.object(module, "FLAGS", own))
-        yield
-
-
-def _imported_by(program: ModuleType) -> dict[str, ModuleType]:
-    """Returns a program and what it imports of this project, also indirectly."""
-    found: dict[str, ModuleType] = {}
-    left = [program.__name__]
-    while left:
-        name = left.pop()
-        if name in found or name.partition(".")[0] not in PACKAGES:
-            continue
-        found[name] = sys.modules[name]
-        for value in vars(found[name]).values():
-            is_module = isinstance(value, ModuleType)
-            attribute = "__name__" if is_module else "__module__"
-            left.append(str(getattr(value, attribute, "")))
-    return found
 
 
 @contextlib.contextmanager

@@ -22,12 +22,7 @@ def call(module: str, argv: Sequence[str]) -> int:
     """
     of_wheel = _ROOT / "resnet_cpu"
     sys.path.insert(0, str(of_wheel if of_wheel.is_dir() else _ROOT))
-    called = importlib.import_module(module)
-    if hasattr(called, "run"):  # It ends the process.
-        sys.argv = list(argv)
-        called.run()
-        return 0
-    code: int = called.main(argv)
+    code: int = importlib.import_module(module).main(argv)
     return code
 
 

@@ -4,26 +4,15 @@ import os
 import sys
 
 import pytest
-from absl import flags
 
 from resnet.base import errors
+from resnet.base import program as base_program
 from resnet.runtime import program
 
 
 def fail(error: BaseException) -> None:
     with errors.naming_failures("reading x"):
         raise error
-
-
-def test_arguments_may_stand_among_the_flags(monkeypatch):
-    own = flags.FlagValues()
-    flags.DEFINE_integer("size", 1, "A size.", flag_values=own)
-    monkeypatch.setattr(flags, "FLAGS", own)
-    given = ["program", "a", "--size=2", "-", "--", "--b"]
-    assert errors.parse_arguments(given, None) == ["a", "-", "--b"]
-    assert own.size == 2
-    with pytest.raises(errors.UserError, match=r"only flags .*; got 'a'\. --help"):
-        errors.parse_flags(given, None)
 
 
 def test_a_failure_of_the_system_is_a_sentence():
@@ -44,15 +33,15 @@ def test_other_errors_stay_as_they_are():
 
 
 def test_what_a_locale_lacks_is_printed_escaped(monkeypatch):
-    def main(*_) -> None:
+    def main(*_) -> int:
         print("café \u2026 \udcff")
+        return 0
 
-    for run in (errors.run, errors.run_with_arguments, program.run):
+    for run in (base_program.run, lambda main: program.run(main, [])):
         stdout = io.TextIOWrapper(io.BytesIO(), "latin-1")
         with monkeypatch.context() as patched:
             patched.setattr(sys, "stdout", stdout)
             patched.setattr(sys, "argv", ["program"])
-            patched.setattr(flags, "FLAGS", flags.FlagValues())
             patched.setattr(program.logging, "use_absl_handler", lambda: None)
             patched.setattr(program.preemption, "ignore_stop_signals", lambda: None)
             run(main)

@@ -1,49 +1,20 @@
-"""Only programs read flags; everything else gets values as arguments."""
+"""Only the command line knows flags; everything else gets values as arguments."""
 
-import ast
+import re
 
-from tests.sources import MAINS, SOURCES
-
-FLAG_READERS = MAINS | {
-    "resnet.setting_flags",
-    "resnet.shared_flags",
-    "resnet.train_flags",
-    "resnet.base.errors",
-    "resnet.base.cli",
-    "resnet.base.program_help",
-}
+from tests.import_graph import all_imports, is_below
+from tests.sources import SOURCES
 
 
-def test_only_programs_read_flags():
-    found = [name for name in SOURCES if reads_flags(SOURCES[name])]
-    assert sorted(set(found) - FLAG_READERS) == []
-
-
-def reads_flags(source: str) -> bool:
-    """Returns whether a source names FLAGS or imports absl's flags."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Name) and node.id == "FLAGS":
-            return True
-        if isinstance(node, ast.Attribute) and node.attr == "FLAGS":
-            return True
-        if isinstance(node, ast.ImportFrom):
-            names = {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            names = {alias.name for alias in node.names}
-        else:
-            continue
-        if any(f"{name}.".startswith("absl.flags.") for name in names):
-            return True
-    return False
-
-
-def test_readers_of_flags_are_found_in_every_form():
-    for source in (
-        "from absl import logging, flags",
-        "from absl.flags import FLAGS",
-        "import absl.flags",
-        "x = FLAGS.a",
-        "x = train.FLAGS.a",
-    ):
-        assert reads_flags(source), source
-    assert not reads_flags("from absl import logging\nfrom resnet import shared_flags")
+def test_one_module_imports_the_flags_of_absl():
+    importers = {
+        name
+        for name, imports in all_imports().items()
+        if any(is_below(imported, {"absl.flags"}) for imported in imports)
+    }
+    from_absl = {
+        name
+        for name, source in SOURCES.items()
+        if re.search(r"from absl import [^\n]*\bflags\b", source)
+    }
+    assert importers | from_absl == {"resnet.base.cli"}

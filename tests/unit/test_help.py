@@ -7,10 +7,8 @@ from importlib import import_module
 from unittest import mock
 
 import pytest
-from absl import flags
 
-from resnet.base import cli, errors, program_help
-from resnet.base.program_help import Topic
+from resnet.base import cli
 from tests import in_process
 from tests.sources import MAINS, SOURCES
 
@@ -43,45 +41,13 @@ def examples(name: str) -> list[list[str]]:
     ]
 
 
-def own_flags() -> flags.FlagValues:
-    own = flags.FlagValues()
-    flags.DEFINE_integer("steps", 10, "The steps.", flag_values=own)
-    flags.DEFINE_float("ratio", None, "A ratio.", short_name="K", flag_values=own)
-    flags.DEFINE_enum("way", "a", ("a", "b"), "A way.", flag_values=own)
-    flags.DEFINE_bool("quick", False, "Be quick. " + 12 * "word ", flag_values=own)
-    return own
-
-
-def test_flags_stand_by_topic_and_the_others_first():
-    topics = (Topic("Time", ("steps", "nothing_such")), Topic("More", (), ("way",)))
-    assert program_help.text("It does.\n", own_flags(), topics) == (
-        "It does.\n\n"
-        "Flags:\n"
-        "  --[no]quick: Be quick. word word word word word word word word word word"
-        " word\n"
-        "      word\n"
-        "  -K,--ratio: A ratio.\n\n"
-        "Time:\n"
-        "  --steps: The steps. (default: 10)\n\n"
-        "--helpfull lists 1 more."
-    )
-
-
-def test_full_help_has_each_flag_once():
-    topics = (Topic("Time", ("steps",), ("way",)), Topic("Again", ("way", "steps")))
-    text = program_help.text("It does.\n", own_flags(), topics, is_full=True)
-    assert flags_in(text) == ["quick", "ratio", "steps", "way"]
-    assert text.endswith("  --way: A way. (one of a, b; default: a)")
-    assert "Again" not in text
-
-
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_help_is_short_and_fits_a_terminal(name):
     done = in_process.run(import_module(name), "--help")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert len(lines) <= 100
-    assert max(map(len, lines)) <= program_help.WIDTH
+    assert max(map(len, lines)) <= cli.WIDTH
     if name in WITH_TOPICS:
         assert len(flags_in(done.stdout)) <= WITH_TOPICS[name]
 
@@ -107,19 +73,16 @@ def test_a_program_can_parse_the_examples_of_its_help(name):
     def and_end(parse):
         def parse_and_end(*arguments, **options):
             line = parse(*arguments, **options)
-            parsed.append(getattr(line, "arguments", line))
+            parsed.append(line.arguments)
             sys.exit(0)
 
         return parse_and_end
 
-    with (
-        mock.patch.object(errors, "parse_arguments", and_end(errors.parse_arguments)),
-        mock.patch.object(cli, "parse", and_end(cli.parse)),
-    ):
+    with mock.patch.object(cli, "parse", and_end(cli.parse)):
         for arguments in given:
             done = in_process.run(import_module(name), *arguments)
             assert (done.returncode, done.stderr) == (0, ""), arguments
     assert len(parsed) == len(given)
     source = SOURCES[name]
-    takes_arguments = "takes_arguments" in source or "run_with_arguments" in source
+    takes_arguments = "takes_arguments" in source
     assert all(takes_arguments or not rest for rest in parsed)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 import pytest
-from absl import flags, logging
+from absl import logging
 
 from eval import resnet_eval
 from launch import place_shards
@@ -16,10 +16,10 @@ from tests import in_process
 from tests.in_process import assert_refused
 
 
-def program(run: Callable[[], None]) -> ModuleType:
+def program(run: Callable[[], object]) -> ModuleType:
     module = ModuleType("program")
     module.__file__ = "program.py"
-    module.run = run
+    module.main = lambda argv: run() or 0
     return module
 
 
@@ -36,7 +36,6 @@ def state() -> dict[str, object]:
         ],
         "logging": (logging.get_verbosity(), root.level, absl_logger.level),
         "log handlers": list(root.handlers),
-        "flags": flags.FLAGS.flag_values_dict(),
         "argv": sys.argv,
         "output": (sys.stdout, sys.stderr),
     }
@@ -56,9 +55,7 @@ def test_what_a_program_changes_is_undone(monkeypatch):
             signal.signal(number, signal.SIG_IGN)
         logging.use_absl_handler()
         logging.set_verbosity(logging.INFO)
-        flags.DEFINE_string("added", "e", "", flag_values=flags.FLAGS)
-        assert flags.FLAGS(sys.argv) == ["program.py"]
-        assert flags.FLAGS.added == "f"
+        assert sys.argv == ["program.py", "--added=f"]
         print("printed")
         logging.info("logged")
         os.write(2, b"written\n")
@@ -74,7 +71,6 @@ def test_what_a_program_changes_is_undone(monkeypatch):
 
 
 def test_an_end_without_an_exit_code_is_0_and_an_exception_is_raised():
-    assert in_process.run(program(lambda: None)).returncode == 0
     assert in_process.run(program(sys.exit)).returncode == 0
     before = state()
     with pytest.raises(ZeroDivisionError):

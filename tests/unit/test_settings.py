@@ -2,9 +2,7 @@ import dataclasses
 import math
 
 import pytest
-from absl import flags
 
-from resnet import setting_flags
 from resnet.base import bounds, settings
 from resnet.base.settings import setting
 
@@ -68,54 +66,3 @@ def test_values_are_checked_by_their_own_names():
         "ratio of it must be at least 0; got nan.",
     ]
     assert bounds.problems_of(Base(size=None), "it") == []
-
-
-@pytest.fixture
-def defined(monkeypatch):
-    """Flags that a test defines, by name: default, help and short form."""
-    found = {}
-
-    def define(
-        name: str,
-        default: object,
-        help: str,  # noqa: A002
-        short_name: str | None,
-        flag_values: flags.FlagValues,
-    ) -> None:
-        assert flag_values is flags.FLAGS
-        found[name] = (default, help, short_name)
-
-    for kind in (int, float, str):
-        monkeypatch.setitem(setting_flags._DEFINE, kind, define)
-    return found
-
-
-def test_flags_are_those_that_a_class_declares_itself(defined):
-    setting_flags.define(Base)
-    assert defined == {"kind": (None, "The kind, one of a, b.", None)}
-    defined.clear()
-    setting_flags.define(Small, has_defaults=True)
-    assert defined == {"how_much": (0.5, "The ratio.", "H")}
-
-
-def test_flags_are_defined_among_those_that_are_given():
-    own = flags.FlagValues()
-    setting_flags.define(Small, flag_values=own)
-    assert "how_much" in own
-    assert "how_much" not in flags.FLAGS
-
-
-def test_flags_can_be_chosen_and_left_out(defined):
-    setting_flags.define(Base, names=["size"])
-    setting_flags.define(Small, without=["ratio"])
-    assert defined == {}
-
-
-def test_flags_are_counted_among_those_of_the_program():
-    from resnet import train_flags  # Defines flags.
-
-    modules = flags.FLAGS.flags_by_module_dict()
-    assert "resnet.setting_flags" not in modules
-    names = {flag.name for flag in modules[train_flags.__name__]}
-    assert {"momentum", "bn_momentum", "train_steps", "seed"} <= names
-    assert "min_crop_area" not in names

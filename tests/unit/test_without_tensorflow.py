@@ -34,7 +34,7 @@ WITHOUT_TENSORFLOW = {
     "resnet.base.intervals",
     "resnet.config.layer_rates",
     "resnet.models.names",
-    "resnet.train_flags",
+    "resnet.config.command_line",
     "resnet.watchdog.failure_file",
     "resnet.watchdog.monitor",
     "resnet.watchdog.proc",
