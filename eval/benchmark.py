@@ -105,11 +105,7 @@ def run_benchmark(
 def check(
     settings: Settings, runs: Runs, given: Collection[str], process: ProcessInfo
 ) -> None:
-    """Refuses settings that contradict each other.
-
-    Raises:
-        UserError: With a sentence for the first contradiction.
-    """
+    """Refuses settings that contradict each other, with a UserError."""
     if settings.infer and settings.data_dir:
         raise UserError(
             "--infer measures the network alone, on images from memory; leave"

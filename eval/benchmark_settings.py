@@ -109,16 +109,7 @@ class Settings:
 
 
 def check_batch_size(batch_size: int, num_ranks: int, num_examples: int) -> None:
-    """Checks that the global batch is not larger than the data set.
-
-    Args:
-        batch_size: The number of images per step and rank.
-        num_ranks: The number of ranks.
-        num_examples: The number of training examples of the data set.
-
-    Raises:
-        UserError: If the global batch has more images than the data set.
-    """
+    """Refuses a global batch that is larger than the data set, with a UserError."""
     if batch_size * num_ranks > num_examples:
         raise UserError(
             f"--batch_size times {num_ranks} rank(s) must be at most the number of"

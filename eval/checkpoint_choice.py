@@ -70,15 +70,12 @@ def choose(requested: Requested, model_dir: Path) -> list[int]:
 
 
 def check_combination(combine: str, checkpoints: str, steps: Sequence[int]) -> None:
-    """Refuses to combine a single checkpoint.
+    """Refuses to combine a single checkpoint, with a UserError.
 
     Args:
         combine: The value of --combine.
         checkpoints: The value of --checkpoints.
         steps: The steps of these checkpoints.
-
-    Raises:
-        UserError: If `combine` isn't "none" and there are fewer than two checkpoints.
     """
     if combine != "none" and len(steps) < 2:
         raise UserError(

@@ -92,10 +92,8 @@ class EvaluationReport:
             UserError: If the file can't be written.
         """
         name = f"{what}{self._suffix}"
-        logging.info(
-            "Finished evaluation at %s",
-            datetime.datetime.now().strftime("%Y-%m-%d-%H:%M:%S"),
-        )
+        now = datetime.datetime.now().strftime("%Y-%m-%d-%H:%M:%S")
+        logging.info("Finished evaluation at %s", now)
         logging.info(
             "Saving dict for %s: Top-1 accuracy = %.7g, Top-5 accuracy = %.7g,"
             " global_step = %d, loss = %.8g",
@@ -117,11 +115,8 @@ class EvaluationReport:
         errors.print_to_pipe(f"{name}: {result}")
         self._results.append({**what.as_dict(), **result.as_dict()})
         if self._json_file:
-            contents = {
-                **self._settings,
-                "results": self._results,
-                **self._results[-1],
-            }
+            contents = {**self._settings, "results": self._results}
+            contents |= self._results[-1]
             text = json.dumps(_finite(contents), indent=2, allow_nan=False) + "\n"
             try:
                 atomic_files.atomic_write_bytes(self._json_file, text.encode())

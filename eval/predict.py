@@ -88,22 +88,6 @@ FLAGS: cli.Groups = (
 )
 
 
-class Problems:
-    """Reports what can't be read on standard error, in one sentence each.
-
-    Attributes:
-        count: The number of sentences.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, sentence: str) -> None:
-        """Prints a sentence."""
-        self.count += 1
-        print(f"error: {sentence}", file=sys.stderr, flush=True)
-
-
 @dataclass(frozen=True)
 class Network:
     """A network to predict with, which is loaded later.
@@ -113,8 +97,7 @@ class Network:
         class_names: The names of the classes, in the order of the labels.
         class_descriptions: The description of each class, or nothing.
         image_format: The format of the images of the training set; None if unknown.
-        apply_exif_orientation: Whether that set was converted with
-            --apply_exif_orientation.
+        apply_exif_orientation: Whether that set's images were rotated by EXIF.
         load: A function that loads it. It imports TensorFlow.
     """
 
@@ -152,13 +135,18 @@ def main(argv: Sequence[str]) -> int:
             f"--top_k must be at most {num_classes}, the number of classes of"
             f" {network.name}; got {settings.top_k}."
         )
-    problems = Problems()
-    paths = list(find_images(names_in(line.arguments), problems))
+    problems: list[str] = []
+
+    def report_problem(sentence: str) -> None:
+        problems.append(sentence)
+        print(f"error: {sentence}", file=sys.stderr, flush=True)
+
+    paths = list(find_images(names_in(line.arguments), report_problem))
     if paths:
-        predict_all(paths, network, settings, problems)
-    elif not problems.count:
+        predict_all(paths, network, settings, report_problem)
+    elif not problems:
         raise UserError("standard input must name images; it is empty.")
-    return EXIT_CODE if problems.count else 0
+    return EXIT_CODE if problems else 0
 
 
 def exported_network(settings: PredictSettings) -> Network:
@@ -224,22 +212,20 @@ def names_in(arguments: Sequence[str]) -> Iterator[str]:
                 yield name
 
 
-def find_images(names: Iterable[str], report: Callable[[str], None]) -> Iterator[str]:
+def find_images(
+    names: Iterable[str], report_problem: Callable[[str], None]
+) -> Iterator[str]:
     """Yields the paths of image files: those named, and those in the folders named.
 
     Folders are searched recursively, without links to other folders. What they contain
     comes in the order of the names, the files of a folder before its subfolders. Hidden
     files and folders, and files without the extension of an image, are left out of
-    folders; a file that is named may have any name.
-
-    Args:
-        names: Paths of files and folders.
-        report: A function that is called with one sentence for each path that is
-            missing, each folder that can't be read, and each one without images.
+    folders; a file that is named may have any name. Each path that is missing, each
+    folder that can't be read, and each one without images is reported in a sentence.
     """
 
     def unreadable(error: OSError) -> None:
-        report(f"{error.filename} can't be read: {error.strerror}.")
+        report_problem(f"{error.filename} can't be read: {error.strerror}.")
 
     for name in names:
         if os.path.isdir(name):
@@ -252,18 +238,22 @@ def find_images(names: Iterable[str], report: Callable[[str], None]) -> Iterator
                         yield os.path.join(folder, file)
             if is_empty:
                 extensions = " ".join(EXTENSIONS)
-                report(f"{name} must contain images ({extensions}); found none.")
+                report_problem(
+                    f"{name} must contain images ({extensions}); found none."
+                )
         elif os.path.lexists(name):
             yield name
         else:
-            report(f"{name} must be an image or a folder; there is no such file.")
+            report_problem(
+                f"{name} must be an image or a folder; there is no such file."
+            )
 
 
 def predict_all(
     paths: Sequence[str],
     network: Network,
     settings: PredictSettings,
-    problems: Callable[[str], None],
+    report_problem: Callable[[str], None],
 ) -> None:
     """Prints the predictions for images, at least one, batch by batch."""
     logging.use_absl_handler()
@@ -276,7 +266,7 @@ def predict_all(
         report = Table(paths, network.class_names, bool(network.descriptions))
     for first in range(0, len(paths), settings.batch_size):
         batch = paths[first : first + settings.batch_size]
-        images = read_images(batch, network, predictor, problems)
+        images = read_images(batch, network, predictor, report_problem)
         for path, predicted in predict(predictor, images, network, settings.top_k):
             report.add(path, predicted)
 
@@ -285,7 +275,7 @@ def read_images(
     paths: Sequence[str],
     network: Network,
     predictor: "Predictor | ExportedPredictor",
-    problems: Callable[[str], None],
+    report_problem: Callable[[str], None],
 ) -> list[tuple[str, "tf.Tensor"]]:
     """Returns the paths of the images that can be read, each with its values."""
     import tensorflow as tf
@@ -306,7 +296,7 @@ def read_images(
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for path, image in zip(paths, pool.map(read, paths), strict=True):
             if isinstance(image, str):
-                problems(image)
+                report_problem(image)
             else:
                 images.append((path, image))
     return images

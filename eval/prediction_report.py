@@ -15,17 +15,10 @@ _PROBABILITY = "probability"
 
 @dataclass(frozen=True)
 class Predicted:
-    """A class and the probability that an image shows it.
-
-    Attributes:
-        name: The name of the class.
-        index: The label of the class, counted from 0.
-        probability: The probability, from 0 to 1.
-        description: The description of the class; empty if there is none.
-    """
+    """A class and the probability, from 0 to 1, that an image shows it."""
 
     name: str
-    index: int
+    index: int  # The label, counted from 0.
     probability: float
     description: str = ""
 
@@ -36,13 +29,7 @@ class Table:
     def __init__(
         self, paths: Sequence[str], names: Sequence[str], has_descriptions: bool
     ) -> None:
-        """Chooses the widths of the columns; nothing is printed yet.
-
-        Args:
-            paths: The paths of all images.
-            names: The names of all classes.
-            has_descriptions: Whether the classes have descriptions.
-        """
+        """Chooses the widths of the columns by all paths and class names."""
         rest = _WIDTH - len(_PROBABILITY) - len(_GAP)
         self._name = _width("class", names, _MAX_CLASS)
         rest -= self._name + len(_GAP)
@@ -56,12 +43,12 @@ class Table:
         if not self._has_head:
             self._print("image", "class", "description", _PROBABILITY)
             self._has_head = True
-        for number, one in enumerate(predicted):
+        for number, prediction in enumerate(predicted):
             self._print(
                 "" if number else _end_of(_printable(path), self._file),
-                _start_of(_printable(one.name), self._name),
-                _start_of(_printable(one.description), self._description),
-                f"{100 * one.probability:.2f} %",
+                _start_of(_printable(prediction.name), self._name),
+                _start_of(_printable(prediction.description), self._description),
+                f"{100 * prediction.probability:.2f} %",
             )
 
     def _print(self, file: str, name: str, description: str, last: str) -> None:
@@ -76,15 +63,13 @@ class JsonLines:
 
     def add(self, path: str, predicted: Sequence[Predicted]) -> None:
         """Prints the classes of an image, the most probable one first."""
-        predictions = [
-            {
-                "class": one.name,
-                **({"description": one.description} if one.description else {}),
-                "index": one.index,
-                "probability": one.probability,
-            }
-            for one in predicted
-        ]
+        predictions = []
+        for prediction in predicted:
+            described = {"class": prediction.name}
+            if prediction.description:
+                described["description"] = prediction.description
+            numbers = {"index": prediction.index, "probability": prediction.probability}
+            predictions.append({**described, **numbers})
         print_to_pipe(json.dumps({"image": path, "predictions": predictions}))
 
 

@@ -104,6 +104,14 @@ class EvalSettings:
     )
 
 
+# The settings of a run that an evaluation may have otherwise.
+_OVERRIDES = (
+    "model_dir",
+    "eval_batch_size",
+    "num_parallel_calls",
+    "on_bad_record",
+    "recalibration_batches",
+)
 FLAGS: cli.Groups = (
     command_line.FOLDERS,
     cli.Flags(EvalSettings, common=True),
@@ -205,15 +213,7 @@ def evaluate(
 
 
 def check(settings: EvalSettings, has_checkpoints: bool) -> None:
-    """Refuses flags that contradict each other.
-
-    Args:
-        settings: The settings.
-        has_checkpoints: Whether --checkpoints is given.
-
-    Raises:
-        UserError: With a sentence for the first contradiction.
-    """
+    """Refuses flags that contradict each other, with a UserError."""
     if not settings.watch_minutes > 0:  # Also NaN.
         raise UserError(
             f"--watch_minutes must be above 0; got {settings.watch_minutes:g}."
@@ -261,11 +261,7 @@ def read_run(
 
 
 def check_classes(record_set: RecordSet, config: Config, model_dir: str) -> None:
-    """Refuses a data set whose classes differ from those of the run.
-
-    Raises:
-        UserError: If they differ.
-    """
+    """Refuses a data set whose classes differ from those of the run."""
     names = record_set.manifest.class_names
     if names != config.class_names:
         raise UserError(
@@ -285,27 +281,21 @@ def with_overrides(
     Raises:
         UserError: If the run can't be evaluated with them.
     """
-    names = ("model_dir", "eval_batch_size", "num_parallel_calls", "on_bad_record")
-    overrides = {name: line.values[name] for name in names}
-    overrides["recalibration_batches"] = line.values["recalibration_batches"]
+    overrides = {name: line.values[name] for name in _OVERRIDES}
     overrides["eval_views"] = settings.views
-    given = {name: value for name, value in overrides.items() if value is not None}
+    overrides = {name: value for name, value in overrides.items() if value is not None}
     is_frozen = any(phase.freeze_batch_norm for phase in config.phases)
-    if given.get("recalibration_batches") and (is_frozen or config.is_async):
+    if overrides.get("recalibration_batches") and (is_frozen or config.is_async):
         excluding = "freeze_batch_norm" if is_frozen else "--sync_mode=async"
         raise UserError(
             f"--recalibration_batches excludes runs with {excluding}, whose weights"
             " are trained for other statistics: leave it out."
         )
-    return dataclasses.replace(config, **given)
+    return dataclasses.replace(config, **overrides)
 
 
 def splits_to_read(config: Config, split: str, record_set: RecordSet) -> list[str]:
-    """Returns the splits of the data set that the evaluation of a split needs.
-
-    Raises:
-        UserError: If the data set doesn't have them.
-    """
+    """Returns the splits of the data set that the evaluation of a split needs."""
     if not config.recalibration_batches or split == "train":
         return [split]
     if "train" not in record_set.manifest.splits:
@@ -360,15 +350,7 @@ def evaluations_of(
     steps: Sequence[int],
     watch: CheckpointWatch | None,
 ) -> Iterator["Evaluation"]:
-    """Yields the evaluations of the requested checkpoints.
-
-    Args:
-        evaluation: The evaluation of checkpoints.
-        combine: The value of --combine.
-        requested: The requested checkpoints, as `checkpoint_choice.parse` returns them.
-        steps: The steps of these checkpoints; empty if a run is watched.
-        watch: The checkpoints of a run that is watched; otherwise None.
-    """
+    """Yields the evaluations of the requested checkpoints, or of those of a watch."""
     if watch is not None:
         return evaluation.each_from(watch)
     if combine == "weights":

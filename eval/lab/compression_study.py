@@ -86,18 +86,9 @@ FLAGS: cli.Groups = (cli.Flags(Config, names=("data_dir",)), StudySettings)
 # The settings that all trainings have in common, which the file of the study keeps.
 _SHARED = ("data_dir", "recipe", "train_epochs", "num_ranks", "train_flags")
 _HEADER = (
-    "method",
-    "compress",
-    "error feedback",
-    "top-1 in %: median (min to max)",
-    "n",
-    "message bytes per step",
-    "dense / message",
-    "bytes sent per step",
-    "compression error",
-    "exchange share",
-    "seconds per step",
-    "minutes of training",
+    "| method | compress | error feedback | top-1 in %: median (min to max) | n |"
+    " message bytes per step | dense / message | bytes sent per step |"
+    " compression error | exchange share | seconds per step | minutes of training |\n"
 )
 
 Results = Mapping[CompressionSettings, Sequence[Result]]
@@ -243,9 +234,10 @@ def table(results: Results) -> str:
     Trainings that diverged before their first measurement count as diverged only.
     """
     dense = results.get(DENSE, ())
-    lines = [_HEADER, ["---"] * len(_HEADER)]
-    lines += [_cells(row, of_row, dense) for row, of_row in results.items()]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    lines = [_HEADER, f"|{(_HEADER.count('|') - 1) * ' --- |'}\n"]
+    for row, of_row in results.items():
+        lines.append(f"| {' | '.join(_cells(row, of_row, dense))} |\n")
+    return "".join(lines)
 
 
 def top1_percents(results: Sequence[Result]) -> list[float]:

@@ -100,26 +100,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def report(rates: dict[str, list[float]], python_shares: list[float]) -> None:
-    """Prints each pipeline's rates, and the ratios of rates of the same round.
-
-    Args:
-        rates: Images per second in each round, by pipeline.
-        python_shares: Fraction of the time spent in Python in each round of the
-            pipeline "random order".
-    """
+    """Prints each pipeline's rates, and the ratios of rates of the same round."""
     for name, values in rates.items():
         print(f"{name:14} {spread(values, '.0f')} images/s per core")
-    ratios = {
-        "random order / plain tf.data": ("random order", "plain tf.data"),
-        "random order / sequential": ("random order", "sequential"),
-        "random order / February 2018": ("random order", "February 2018"),
-    }
-    quotients = {
-        title: [a / b for a, b in zip(rates[first], rates[second], strict=True)]
-        for title, (first, second) in ratios.items()
-    }
-    for title, values in quotients.items():
-        print(f"{title:30} {spread(values, '.2f')}")
+    ours = rates["random order"]
+    for name in ("plain tf.data", "sequential", "February 2018"):
+        ratios = [a / b for a, b in zip(ours, rates[name], strict=True)]
+        print(f"{f'random order / {name}':30} {spread(ratios, '.2f')}")
     print(f"{'Python, fraction of the time':30} {spread(python_shares, '.1%')}")
 
 

@@ -16,25 +16,17 @@ import time
 import numpy as np
 import openvino
 
+_PRECISIONS = {"float32": "f32", "bf16": "bf16"}  # OpenVINO's names.
 
-def rates(
-    export: str, precision: str, batch_size: int, streams: int, steps: int
-) -> list[float]:
-    """Returns the images per second of each third of the timed batches.
 
-    Args:
-        export: The folder of the export, or its model.xml.
-        precision: The precision in which OpenVINO computes.
-        batch_size: The number of images of a request.
-        streams: The number of requests that run at the same time.
-        steps: The number of timed batches of each stream, a multiple of 3.
-    """
-    path = pathlib.Path(export)
+def rates(args: argparse.Namespace) -> list[float]:
+    """Returns the images per second of each third of the timed batches."""
+    path, streams = pathlib.Path(args.export), args.streams
     core = openvino.Core()
     model = core.read_model(path / "model.xml" if path.is_dir() else path)
     contents = json.loads(model.get_rt_info("resnet_cpu").astype(str))
     side = contents["image_size"]
-    shape = [batch_size, side, side, 3]
+    shape = [args.batch_size, side, side, 3]
     model.reshape(shape)  # A fixed shape, which it plans its memory for.
     compiled = core.compile_model(
         model,
@@ -42,7 +34,7 @@ def rates(
         {
             "PERFORMANCE_HINT": "THROUGHPUT",
             "NUM_STREAMS": streams,
-            "INFERENCE_PRECISION_HINT": {"float32": "f32", "bf16": "bf16"}[precision],
+            "INFERENCE_PRECISION_HINT": _PRECISIONS[args.precision],
         },
     )
     queue = openvino.AsyncInferQueue(compiled, streams)
@@ -56,29 +48,24 @@ def rates(
         return time.perf_counter() - start
 
     run(2 * streams)
-    num_batches = streams * steps // 3
-    return [num_batches * batch_size / run(num_batches) for _ in range(3)]
+    num_batches = streams * args.steps // 3
+    return [num_batches * args.batch_size / run(num_batches) for _ in range(3)]
 
 
 def main() -> None:
     """Parses the arguments, measures, and prints the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("export")
-    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32")
-    parser.add_argument("--batch_size", type=int, default=16)
-    parser.add_argument("--streams", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("export", help="The folder of the export, or its model.xml.")
+    parser.add_argument("--precision", choices=tuple(_PRECISIONS), default="float32")
+    parser.add_argument("--batch_size", type=int, default=16, help="Of a request.")
+    parser.add_argument("--streams", type=int, default=2, help="Concurrent requests.")
+    parser.add_argument("--steps", type=int, default=24, help="Batches of a stream.")
     args = parser.parse_args()
     if args.steps < 1 or args.steps % 3:
         parser.error(f"--steps must be a multiple of 3, above 0; got {args.steps}")
-    measured = rates(
-        args.export, args.precision, args.batch_size, args.streams, args.steps
-    )
-    figures = {
-        "median": statistics.median(measured),
-        "min": min(measured),
-        "max": max(measured),
-    }
+    measured = rates(args)
+    median = statistics.median(measured)
+    figures = {"median": median, "min": min(measured), "max": max(measured)}
     print(json.dumps({"images_per_second": figures}))
 
 

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
@@ -65,18 +66,17 @@ class ComparisonSettings:
 FLAGS: cli.Groups = (cli.Flags(Config, names=("data_dir",)), ComparisonSettings)
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """The figures of one run.
 
     Attributes:
         images_per_second: The median over the lines of its log.
-        staleness: The mean staleness of the updates; None in synchronous training.
+        staleness: The mean staleness of the updates; 0 in synchronous training.
         share: The share of the cores' time that processes other than workers take.
     """
 
     images_per_second: float
-    staleness: float | None
+    staleness: float
     share: float
 
 
@@ -148,12 +148,9 @@ def measure(mode: str, data_dir: str, settings: ComparisonSettings) -> Measured:
                 wall = time.monotonic() - began_at
                 others = _seconds_of_others(job) - before
         timed = lines.read()[_WARMUP_LINES:]
-    staleness = None
-    if mode == "async":
-        staleness = statistics.mean(line["staleness_mean"] for line in timed)
     return Measured(
         statistics.median(line["images_per_second"] for line in timed),
-        staleness,
+        statistics.mean(line.get("staleness_mean", 0) for line in timed),
         others / wall / len(os.sched_getaffinity(0)),
     )
 

@@ -310,15 +310,11 @@ def run_rank(args: argparse.Namespace) -> dict[str, float]:
     data_dir = pathlib.Path(args.data_dir)
     images, labels = read(data_dir, "train", args.num_images)
     test_images, test_labels = read(data_dir, "test", args.num_images)
-    if args.held_back:  # The last training images stand in for the test images.
-        test_images, test_labels = images[-args.held_back :], labels[-args.held_back :]
-        images, labels = images[: -args.held_back], labels[: -args.held_back]
     network = Airbench94().to(memory_format=torch.channels_last)
     graphs = Graphs(network, args)
     begin = time.perf_counter()
     graphs.warm_up(network, args.batch_size // args.ranks)
     compile_seconds = time.perf_counter() - begin
-
     if args.ranks > 1:
         distributed.barrier()
     begin = time.perf_counter()
@@ -352,7 +348,6 @@ def run_rank(args: argparse.Namespace) -> dict[str, float]:
     lookahead.exchange(1.0)
     average_buffers(network, args)
     train_seconds = time.perf_counter() - begin
-
     network.eval()
     begin = time.perf_counter()
     augmented = evaluate(graphs.predict, test_images, test_labels, args, True)
@@ -380,9 +375,6 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=EPOCHS)
     parser.add_argument("--batch_size", type=int, default=BATCH_SIZE)
     parser.add_argument("--num_images", type=int, help="Of each split, for a trial.")
-    parser.add_argument(
-        "--held_back", type=int, default=0, help="Training images to evaluate on."
-    )
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank is not None:
