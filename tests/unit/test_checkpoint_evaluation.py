@@ -110,22 +110,38 @@ def evaluation_of(
     )
 
 
-def losses(evaluations: Iterator[Evaluation]) -> list[tuple[str, float]]:
-    return [(str(one.what), one.result.loss) for one in evaluations]
+def losses(evaluations: Iterator[Evaluation]) -> dict[str, float]:
+    return {str(evaluation.what): evaluation.result.loss for evaluation in evaluations}
 
 
-def watch_of(model_dir: Path) -> CheckpointWatch:
-    return CheckpointWatch(model_dir, 0.002, ALONE, Signals(), 0.01)
+def watched(model_dir: Path, state: TrainState) -> Iterator[Evaluation]:
+    watch = CheckpointWatch(model_dir, 0.002, ALONE, Signals(), 0.01)
+    return evaluation_of(model_dir, state).each_from(watch)
 
 
-def test_each_is_evaluated_with_both_weights(model_dir, state):
+def damage(model_dir: Path, step: int) -> None:
+    (path,) = step_dirs.of_step(model_dir, step).glob("state.data*")
+    content = bytearray(path.read_bytes())
+    content[50] ^= 1
+    path.write_bytes(content)
+
+
+def test_single_checkpoints_their_mean_and_their_ensemble(model_dir, state):
     evaluation = evaluation_of(model_dir, state, ("raw", "ema"))
-    assert losses(evaluation.each_of([10, 40])) == [
-        ("step 10", 10),
-        ("step 10, EMA weights", 1010),
-        ("step 40", 40),
-        ("step 40, EMA weights", 1040),
-    ]
+    assert losses(evaluation.each_of([10, 40])) == {
+        "step 10": 10,
+        "step 10, EMA weights": 1010,
+        "step 40": 40,
+        "step 40, EMA weights": 1040,
+    }
+    assert losses(evaluation.mean_weights_of([10, 20, 40])) == {
+        "mean weights of steps 10, 20, 40": np.float32(70 / 3),
+        "mean weights of steps 10, 20, 40, EMA weights": np.float32(3070 / 3),
+    }
+    assert losses(evaluation.mean_predictions_of([10, 40])) == {
+        "mean predictions of steps 10, 40": 50,
+        "mean predictions of steps 10, 40, EMA weights": 2050,
+    }
 
 
 def test_each_evaluation_has_its_predictions_and_a_file_name(model_dir, state):
@@ -136,49 +152,27 @@ def test_each_evaluation_has_its_predictions_and_a_file_name(model_dir, state):
         *evaluation.mean_predictions_of([10, 20]),
     ]
     of_two = f"00000020-of-2-{zlib.crc32(b'10,20'):08x}"
-    assert [one.what.file_name for one in evaluations] == [
-        *("step-00000010", "step-00000010-ema"),
-        *(f"mean-weights-{of_two}", f"mean-weights-{of_two}-ema"),
-        *(f"mean-predictions-{of_two}", f"mean-predictions-{of_two}-ema"),
+    assert [evaluated.what.file_name for evaluated in evaluations] == [
+        "step-00000010",
+        "step-00000010-ema",
+        f"mean-weights-{of_two}",
+        f"mean-weights-{of_two}-ema",
+        f"mean-predictions-{of_two}",
+        f"mean-predictions-{of_two}-ema",
     ]
-    examples = [one.top.of_rank().examples.tolist() for one in evaluations[:4]]
-    assert examples == [[10], [1010], [15], [1015]]
+    tops = [evaluated.top.of_rank().examples.tolist() for evaluated in evaluations]
+    assert tops[:4] == [[10], [1010], [15], [1015]]
 
 
 def test_the_newest_is_the_newest_that_is_whole(model_dir, state):
     damage(model_dir, 40)
     evaluation = evaluation_of(model_dir, state)
-    assert losses(evaluation.newest()) == [("step 20", 20)]
-
-
-def test_the_mean_of_the_weights_is_one_network(model_dir, state):
-    evaluation = evaluation_of(model_dir, state, ("raw", "ema"))
-    assert losses(evaluation.mean_weights_of([10, 20, 40])) == [
-        ("mean weights of steps 10, 20, 40", np.float32(70 / 3)),
-        ("mean weights of steps 10, 20, 40, EMA weights", np.float32(3070 / 3)),
-    ]
-
-
-def test_an_ensemble_hears_each_network_once(model_dir, state):
-    evaluation = evaluation_of(model_dir, state, ("raw", "ema"))
-    assert losses(evaluation.mean_predictions_of([10, 40])) == [
-        ("mean predictions of steps 10, 40", 50),
-        ("mean predictions of steps 10, 40, EMA weights", 2050),
-    ]
-
-
-def damage(model_dir: Path, step: int) -> None:
-    (path,) = step_dirs.of_step(model_dir, step).glob("state.data*")
-    content = bytearray(path.read_bytes())
-    content[50] ^= 1
-    path.write_bytes(content)
-
-
-def test_a_damaged_one_ends_an_evaluation_that_asked_for_it(model_dir, state):
-    damage(model_dir, 20)
-    evaluation = evaluation_of(model_dir, state)
-    with pytest.raises(UserError, match="step-00000020 can't be read"):
-        assert losses(evaluation.each_of([10, 20, 40])) == [("step 10", 10)]
+    assert losses(evaluation.newest()) == {"step 20": 20}
+    # One that is asked for by its step ends the evaluation.
+    evaluations = evaluation.each_of([10, 40])
+    assert next(evaluations).result.loss == 10
+    with pytest.raises(UserError, match="step-00000040 can't be read"):
+        next(evaluations)
 
 
 def test_a_watch_skips_what_is_damaged_or_gone_and_ends_with_the_run(
@@ -194,34 +188,22 @@ def test_a_watch_skips_what_is_damaged_or_gone_and_ends_with_the_run(
         return load(folder, step)
 
     monkeypatch.setattr(tensors, "load", remove_first)
-    evaluation = evaluation_of(model_dir, state)
-    assert losses(evaluation.each_from(watch_of(model_dir))) == [
-        ("step 10", 10),
-        ("step 100", 100),
-    ]
+    assert losses(watched(model_dir, state)) == {"step 10": 10, "step 100": 100}
     assert "Skipping the checkpoint of step 20: the checkpoint " in caplog.text
     assert "Skipping the checkpoint of step 40: the run has removed it" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["eval", "eval_ema"])
-def test_a_watch_ends_with_a_run_that_is_good_enough(model_dir, state, name):
-    settings = {"stop_at_top1": 0.75}
-    found = {name: {"top1": 0.75}}
-    save(model_dir, state, 50, config=settings, **found)
-    evaluation = evaluation_of(model_dir, state)
-    assert losses(evaluation.each_from(watch_of(model_dir)))[-1] == ("step 50", 50)
-
-
-def test_a_watch_sees_that_its_last_one_was_found_good_enough_later(
-    model_dir, state, monkeypatch
-):
-    settings = {"stop_at_top1": 0.75}
-    save(model_dir, state, 50, config=settings)
+@pytest.mark.parametrize("is_later", [False, True])
+def test_a_watch_ends_with_a_run_that_is_good_enough(model_dir, state, name, is_later):
+    """Also if the run saves the result while the checkpoint is evaluated."""
+    settings, good = {"stop_at_top1": 0.75}, {name: {"top1": 0.75}}
+    save(model_dir, state, 50, config=settings, **({} if is_later else good))
     seen = []
-    for one in evaluation_of(model_dir, state).each_from(watch_of(model_dir)):
-        seen.append(one.result.loss)
-        if one.what.steps[-1] == 50:
-            save(model_dir, state, 50, config=settings, eval={"top1": 0.8})
+    for evaluated in watched(model_dir, state):
+        seen.append(evaluated.result.loss)
+        if is_later and seen[-1] == 50:
+            save(model_dir, state, 50, config=settings, **good)
     assert seen == [10, 20, 40, 50]
 
 
@@ -239,26 +221,24 @@ def test_one_that_is_written_again_while_it_is_read_is_read_again(
         return load(folder, step)
 
     monkeypatch.setattr(tensors, "load", write_again_meanwhile)
-    evaluation = evaluation_of(model_dir, state)
-    evaluations = losses(evaluation.each_from(watch_of(model_dir)))
+    assert list(losses(watched(model_dir, state)).values()) == [10, 20, 40, 100]
     assert loaded == [10, 20, 20, 40, 100]
-    assert [loss for _, loss in evaluations] == [10, 20, 40, 100]
     assert "Skipping" not in caplog.text
 
 
 def test_a_run_that_was_good_enough_and_continues_has_not_ended(model_dir, state):
     good_enough = {"eval": {"top1": 0.75}, "config": {"stop_at_top1": 0.5}}
     save(model_dir, state, 15, **good_enough)
-    evaluation = evaluation_of(model_dir, state)
     seen = []
     with pytest.raises(AgreedFailure, match="no new checkpoint has appeared"):
-        seen.extend(
-            one.what.steps[-1] for one in evaluation.each_from(watch_of(model_dir))
-        )
+        for evaluated in watched(model_dir, state):
+            seen.append(evaluated.result.loss)
+    assert seen == [10, 15, 20, 40]
 
 
+@pytest.mark.parametrize("is_of_later_format", [False, True])
 def test_a_checkpoint_that_can_not_be_read_now_is_told_and_not_skipped(
-    model_dir, state, monkeypatch
+    model_dir, state, monkeypatch, is_of_later_format
 ):
     load = tensors.load
 
@@ -267,18 +247,13 @@ def test_a_checkpoint_that_can_not_be_read_now_is_told_and_not_skipped(
             raise UserError("the checkpoint of step 20 can't be read now")
         return load(folder, step)
 
-    monkeypatch.setattr(tensors, "load", fail_once)
-    evaluation = evaluation_of(model_dir, state)
-    with pytest.raises(UserError, match="can't be read now"):
-        losses(evaluation.each_from(watch_of(model_dir)))
-
-
-def test_a_checkpoint_of_a_later_format_is_told_and_not_skipped(
-    model_dir, state, monkeypatch
-):
-    monkeypatch.setattr(integrity, "FORMAT", 3)
-    save(model_dir, state, 50)
-    monkeypatch.undo()
-    evaluation = evaluation_of(model_dir, state)
-    with pytest.raises(UserError, match="has the format 3"):
-        losses(evaluation.each_from(watch_of(model_dir)))
+    message = "can't be read now"
+    if is_of_later_format:
+        monkeypatch.setattr(integrity, "FORMAT", 3)
+        save(model_dir, state, 50)
+        monkeypatch.undo()
+        message = "has the format 3"
+    else:
+        monkeypatch.setattr(tensors, "load", fail_once)
+    with pytest.raises(UserError, match=message):
+        losses(watched(model_dir, state))

@@ -70,11 +70,6 @@ def test_the_program_draws_into_the_runs_folder_and_says_where(config):
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
 
 
-def test_without_metrics_it_says_so(config):
-    done = run(learning_curve, f"--model_dir={config.model_dir}")
-    assert_refused(done, "expected training metrics")
-
-
 @pytest.mark.parametrize("missing", ["cross_entropy", "top5"])
 def test_a_line_without_what_is_drawn_is_named(config, missing):
     incomplete = {name: EVAL[0][name] for name in EVAL[0] if name != missing}
@@ -83,23 +78,17 @@ def test_a_line_without_what_is_drawn_is_named(config, missing):
     assert_refused(done, f"must have {missing}; that of step 30 has none")
 
 
-def test_metrics_that_can_not_be_read_are_named(config):
-    pathlib.Path(config.model_dir, jsonl.FILE).mkdir(parents=True)
-    done = run(learning_curve, f"--model_dir={config.model_dir}")
-    assert_refused(done, "reading ")
-
-
-def test_without_a_run_it_says_so(tmp_path):
+def test_what_cannot_be_drawn_is_one_sentence(config, tmp_path):
+    model_dir = f"--model_dir={config.model_dir}"
+    assert_refused(run(learning_curve), "--model_dir is required")
+    assert_refused(run(learning_curve, model_dir), "expected training metrics")
+    write_metrics(config, TRAIN)
+    picture = f"--picture={tmp_path / 'a.xyz'}"
+    done = run(learning_curve, model_dir, picture)
+    assert_refused(done, "--picture must end in .png, .svg or .pdf; got ")
+    metrics = pathlib.Path(config.model_dir, jsonl.FILE)
+    metrics.unlink()
+    metrics.mkdir()
+    assert_refused(run(learning_curve, model_dir), "reading ")
     (tmp_path / jsonl.FILE).write_text(jsonl.encode(TRAIN[0]))
     assert_refused(run(learning_curve, f"--model_dir={tmp_path}"), "config.json")
-    assert_refused(run(learning_curve), "--model_dir is required")
-
-
-def test_a_format_that_cannot_be_drawn_is_a_users_mistake(config, tmp_path):
-    write_metrics(config, TRAIN)
-    done = run(
-        learning_curve,
-        f"--model_dir={config.model_dir}",
-        f"--picture={tmp_path / 'a.xyz'}",
-    )
-    assert_refused(done, "--picture must end in .png, .svg or .pdf; got ")
