@@ -231,8 +231,7 @@ def test_a_run_that_was_good_enough_and_continues_has_not_ended(model_dir, state
     save(model_dir, state, 15, **good_enough)
     seen = []
     with pytest.raises(AgreedFailure, match="no new checkpoint has appeared"):
-        for evaluated in watched(model_dir, state):
-            seen.append(evaluated.result.loss)
+        seen.extend(found.result.loss for found in watched(model_dir, state))
     assert seen == [10, 15, 20, 40]
 
 

@@ -98,10 +98,10 @@ def run_study(folder: pathlib.Path, *flags: str):
 
 
 def test_rows_are_all_combinations_that_can_work():
-    found, left_out = study.product(
+    rows, left_out = study.product(
         ["topk:ratio=0.01", "terngrad"], ["layerwise", "entiremodel"], "both"
     )
-    assert list(map(study.name, found)) == [
+    assert list(map(study.name, rows)) == [
         "dense",
         "topk-ratio=0.01-layerwise",
         "topk-ratio=0.01-layerwise-feedback",
@@ -111,25 +111,13 @@ def test_rows_are_all_combinations_that_can_work():
         "terngrad-entiremodel",
     ]
     assert left_out == ["terngrad-layerwise-feedback", "terngrad-entiremodel-feedback"]
-    assert found[2] == TOPK
-    assert study.flags(TOPK) == [
-        "--compress=layerwise",
-        "--ratio=0.01",
-        "--error_feedback=true",
-    ]
-    assert study.flags(study.DENSE) == []
-    assert study.method(TOPK) == "topk, ratio=0.01"
-
-
-def test_a_method_that_cannot_have_error_feedback_trains_without_it():
-    found, left_out = study.product(["terngrad", "dgc", "topk"], ["layerwise"], "with")
-    assert list(map(study.name, found)) == [
-        "dense",
-        "terngrad-layerwise",
-        "dgc-layerwise",
-        "topk-layerwise-feedback",
-    ]
-    assert left_out == []
+    assert rows[2] == TOPK
+    flags = ["--compress=layerwise", "--ratio=0.01", "--error_feedback=true"]
+    assert (study.flags(TOPK), study.flags(study.DENSE)) == (flags, [])
+    # A method that can't have error feedback trains without it.
+    rows, left_out = study.product(["terngrad", "dgc", "topk"], ["layerwise"], "with")
+    names = ["dense", "terngrad-layerwise", "dgc-layerwise", "topk-layerwise-feedback"]
+    assert (list(map(study.name, rows)), left_out) == (names, [])
 
 
 def test_a_row_that_the_program_refuses_is_left_out(stub, tmp_path):
@@ -145,12 +133,6 @@ def test_a_row_that_the_program_refuses_is_left_out(stub, tmp_path):
         ({}, 2),
         ({"compress": "layerwise"}, 2),
     ]
-
-
-def test_flags_of_the_training_are_words_of_a_shell(stub, tmp_path):
-    sentence = "--train_flags can't be split into words: No closing quotation"
-    assert_refused(run_study(tmp_path / "study", "--train_flags=--a='x"), sentence)
-    assert not stub.exists()
 
 
 @pytest.mark.parametrize(
@@ -238,23 +220,21 @@ def test_the_table_has_medians_and_ranges():
         " | 150 | 0.6 | 12.5 % | 1.2 | 1.5 |",
     ]
     assert len({line.count("|") for line in lines}) == 1
+    # A training that diverges at once is in no median.
+    at_once = Result(None, 0, 0.0, 0.0, 0.0, 0.0)
+    *_, line = compression_study.table(
+        {study.DENSE: [*dense, at_once], TOPK: [topk[0], at_once]}
+    ).splitlines()
+    assert line == (
+        "| topk, ratio=0.01 | layerwise | yes | 85.00, 1 diverged | 2 | 50 | 80.0"
+        " | 150 | 0.5 | 12.5 % | 1.2 | 2.0 |"
+    )
 
 
 def test_the_table_in_the_results_is_that_of_its_study():
     root = pathlib.Path(__file__).resolve().parents[2]
     kept = StudyFile(root / "docs/curves/compression_study/study.json", {})
     assert compression_study.table(kept.by_row()) in (root / "RESULTS.md").read_text()
-
-
-def test_a_training_that_diverges_at_once_is_in_no_median():
-    at_once = Result(None, 0, 0.0, 0.0, 0.0, 0.0)
-    dense = [at_once, Result(0.9, 100, 60.0, 4000.0, 0.0, 0.0)]
-    topk = [at_once, Result(0.85, 100, 120.0, 50.0, 150.0, 0.125, 0.5)]
-    *_, line = compression_study.table({study.DENSE: dense, TOPK: topk}).splitlines()
-    assert line == (
-        "| topk, ratio=0.01 | layerwise | yes | 85.00, 1 diverged | 2 | 50 | 80.0"
-        " | 150 | 0.5 | 12.5 % | 1.2 | 2.0 |"
-    )
 
 
 def test_a_study_trains_each_row_with_each_seed_and_keeps_what_is_done(stub, tmp_path):
@@ -284,16 +264,13 @@ def test_a_study_trains_each_row_with_each_seed_and_keeps_what_is_done(stub, tmp
     )
 
 
-def test_a_training_that_fails_ends_the_study(stub, tmp_path):
+def test_what_ends_a_study_is_one_sentence(stub, tmp_path):
     done = run_study(tmp_path / "study", "--methods=topk", "--seeds=13")
     assert_refused(done, "ends with 'error: an unlucky number'. The same command")
     assert "failed with exit code 1" in done.stderr
-    assert_refused(
-        run_study(tmp_path / "study", "--seeds=x"), "--seeds must be whole numbers"
-    )
-
-
-def test_what_is_required_is_asked_for():
+    sentence = "--train_flags can't be split into words: No closing quotation"
+    assert_refused(run_study(tmp_path / "study", "--train_flags=--a='x"), sentence)
+    assert_refused(run_study(tmp_path / "s", "--seeds=x"), "--seeds must be whole")
     assert_refused(run(compression_study), "--data_dir is required")
     assert_refused(run(compression_study, "--data_dir=D"), "--recipe is required")
 
