@@ -53,19 +53,18 @@ class TrainedPhase:
         settings: The phase.
         first_step: Its first step.
         warmup_steps: The length of the warmup that begins with it.
+        peak_rate: The learning rate that this leads to; else that of the first step.
         corners: Its first and last step, and those where the learning rate has a kink;
             between two of them the rate is a smooth function of the step.
         rates: The learning rates at the corners.
-        peak_rate: The rate that its warmup leads to; without a warmup that of its first
-            step.
     """
 
     settings: Phase
     first_step: int
     warmup_steps: int
+    peak_rate: float
     corners: tuple[int, ...]
     rates: tuple[float, ...]
-    peak_rate: float
 
     @property
     def end_step(self) -> int:
@@ -166,10 +165,9 @@ class Derived:
     def rank_memory_bytes(self) -> int:
         """An estimate of the memory of a rank.
 
-        It is that of the program, of the weights, gradients, velocities, EMA weights,
-        slow weights of Lookahead, residuals of compression, and first weights and
-        velocities of outer momentum in float32, and of the activations of one
-        micro-batch.
+        It is that of the program, of weights, gradients and velocities, of what else
+        has their size (EMA, Lookahead, sums of micro-batches, residuals, two copies of
+        outer momentum), all in float32, and of the activations of one micro-batch.
         """
         config = self.config
         num_copies = 3 + (config.ema_decay > 0) + (config.lookahead_every > 0)
@@ -199,11 +197,8 @@ def num_parts(config: Config, num_ranks: int) -> int:
 
 def list_recipes(recipes: Sequence[Recipe]) -> str:
     """Returns a table of recipes: network, batch, length and published accuracy."""
-    rows: list[Sequence[str]] = [
-        ("recipe", "network, px", "batch", "epochs", "published"),
-        (),
-    ]
-    rows += [
+    header = ("recipe", "network, px", "batch", "epochs", "published")
+    rows = [
         (
             recipe.name,
             f"{recipe.model}, {recipe.image_size}",
@@ -213,7 +208,7 @@ def list_recipes(recipes: Sequence[Recipe]) -> str:
         )
         for recipe in recipes
     ]
-    return "\n".join(_columns(rows))
+    return "\n".join(_columns(header, rows))
 
 
 def describe_run(
@@ -224,7 +219,7 @@ def describe_run(
     Args:
         recipe: The recipe that the settings come from.
         overrides: The overrides from which `resolve.resolve` made the settings.
-        derived: What follows from the settings.
+        derived: What follows from them.
         exchange: What the ranks send of their gradients; empty for no such line.
     """
     lines = []
@@ -421,14 +416,7 @@ def _image_count(images: int) -> str:
 def _tables(derived: Derived) -> list[str]:
     """Returns two tables with a row per phase: its steps and rates, its settings."""
     config = derived.config
-    when: list[Sequence[str]] = [
-        ("phase", "steps", "epochs", "images", "learning rate"),
-        (),
-    ]
-    what: list[Sequence[str]] = [
-        ("phase", "momentum", "weight decay", "training images"),
-        (),
-    ]
+    when, what = [], []
     for trained in derived.phases:
         phase, first, end = trained.settings, trained.first_step, trained.end_step
         rates = (f"{rate:.4g}" for rate in trained.rates)
@@ -449,7 +437,11 @@ def _tables(derived: Derived) -> list[str]:
                 _training_images(phase),
             )
         )
-    return [*_columns(when), "", *_columns(what)]
+    return [
+        *_columns(("phase", "steps", "epochs", "images", "learning rate"), when),
+        "",
+        *_columns(("phase", "momentum", "weight decay", "training images"), what),
+    ]
 
 
 def _training_images(phase: Phase) -> str:
@@ -485,19 +477,16 @@ def _bar(fraction: float) -> str:
     return _BARS[max(round(fraction * (len(_BARS) - 1)), int(fraction > 0))]
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns rows as lines with aligned columns; an empty row becomes dashes.
+def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns a table as lines with aligned columns.
 
     The texts of the last column are wrapped, so that lines are at most `WIDTH` long.
     """
-    filled = [row for row in rows if row]
-    widths = [max(map(len, column)) for column in zip(*filled, strict=True)]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     left = WIDTH - sum(widths[:-1]) - len("  ") * len(widths[:-1])
     widths[-1] = min(widths[-1], max(left, _NARROWEST_COLUMN))
     lines = []
-    for row in rows:
-        cells = row or ["-" * width for width in widths]
-        *texts, last = cells
+    for *texts, last in (header, ["-" * width for width in widths], *rows):
         for part in textwrap.wrap(last, widths[-1]) or [""]:
             padded = map(str.ljust, [*texts, part], widths)
             lines.append("  ".join(padded).rstrip())
@@ -510,10 +499,7 @@ def describe_changes(
 ) -> list[str]:
     """Returns a phrase for each difference between a run and its recipe.
 
-    Args:
-        recipe: The recipe.
-        overrides: The overrides from which `resolve.resolve` made the settings.
-        derived: What follows from the settings.
+    The arguments are those of `describe_run`.
     """
     return [
         *_changed_data(recipe, overrides, derived),

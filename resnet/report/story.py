@@ -7,6 +7,7 @@ from typing import Any
 
 from resnet.checkpoint import retention
 from resnet.config import phases
+from resnet.config.explain import Derived
 from resnet.report import words
 from resnet.report.charts import Table
 from resnet.report.folder import RunFolder
@@ -76,7 +77,7 @@ def training_seconds(run: RunFolder) -> float | None:
         return None
     seconds, before = 0.0, 0
     if run.config is not None:
-        before = phases.first_step(run.config.phases, run.config.first_phase)
+        before = Derived(run.config, 1).first_step
     for line in run.of_kind("train"):
         speed = line.get("images_per_second") or usual
         seconds += (line["step"] - before) * batch / speed
