@@ -149,7 +149,7 @@ def test_a_file_that_cannot_be_read_now_is_no_mistake_of_the_user(records, monke
     def fail(path, offset):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(corrupt_records, "_read_record", fail)
+    monkeypatch.setattr(tfrecord, "read_at", fail)
     with pytest.raises(RuntimeError) as caught:
         CorruptRecords(records, "skip").detect(np.array([7]))
     path = records.paths[records.file_of_example[7]]
