@@ -137,12 +137,7 @@ class Progress:
     """
 
     def __init__(self, total: int, unit: str) -> None:
-        """Starts at 0 units.
-
-        Args:
-            total: Total number of units, at least 1.
-            unit: Name of the unit, such as "images".
-        """
+        """Starts at 0 of `total` units, such as "images"; there is at least one."""
         self._total = total
         self._unit = unit
         self.num_done = 0

@@ -63,12 +63,10 @@ _TRANSPOSE = {  # By EXIF orientation; 1 is upright.
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """An encoded image.
+    """An encoded image of `height` and `width` pixels.
 
     Attributes:
         data: Content of an RGB or gray JPEG file, or of a PNG file without alpha.
-        height: Height in pixels.
-        width: Width in pixels.
         converted_from: Original kind of a re-encoded image: "PNG", "16-bit PNG", "CMYK
             JPEG", "EXIF orientation" and so on; None if `data` is the original file.
     """

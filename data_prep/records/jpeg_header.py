@@ -109,7 +109,7 @@ def parse(data: bytes) -> JpegHeader:
         needed = _tables_of_scan(process, frame, data[begin:position])
     except (IndexError, ValueError) as error:
         raise ValueError("its header is truncated or corrupt") from error
-    found = frozenset[int]().union(*tables)
+    defined = frozenset[int]().union(*tables)
     return JpegHeader(
         process=process,
         precision=frame[0],
@@ -117,7 +117,7 @@ def parse(data: bytes) -> JpegHeader:
         width=frame[3] << 8 | frame[4],
         sampling=tuple((factors >> 4, factors & 15) for factors in components[1::3]),
         adobe_transform=adobe_transform,
-        is_sound=_UNSOUND not in needed | found and needed <= found,
+        is_sound=_UNSOUND not in needed | defined and needed <= defined,
         has_exif=has_exif,
         scan_start=position,
     )
@@ -181,7 +181,7 @@ def _tables_of_scan(process: int, frame: bytes, scan: bytes) -> frozenset[int]:
 @functools.lru_cache(maxsize=1024)  # Most files have the same tables.
 def _huffman_tables(segment: bytes) -> frozenset[int]:
     """Returns the numbers of a segment's Huffman tables, checked as in libjpeg."""
-    found = set()
+    defined = set()
     position = 0
     while position < len(segment):
         table = segment[position]
@@ -200,19 +200,19 @@ def _huffman_tables(segment: bytes) -> frozenset[int]:
             or (is_dc and max(symbols, default=0) > 15)
         ):
             return frozenset((_UNSOUND,))
-        found.add(table)
-    return frozenset(found)
+        defined.add(table)
+    return frozenset(defined)
 
 
 @functools.lru_cache(maxsize=1024)
 def _quantization_tables(segment: bytes) -> frozenset[int]:
     """Returns the numbers of a segment's quantization tables."""
-    found = set()
+    defined = set()
     position = 0
     while position < len(segment):
         precision, table = segment[position] >> 4, segment[position] & 15
         position += 65 if precision == 0 else 129
         if precision > 1 or table > 3 or position > len(segment):
             return frozenset((_UNSOUND,))
-        found.add(_QUANTIZATION + table)
-    return frozenset(found)
+        defined.add(_QUANTIZATION + table)
+    return frozenset(defined)

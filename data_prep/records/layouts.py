@@ -69,13 +69,10 @@ def is_shard_name(name: str) -> bool:
 def _tpu_layout(root: pathlib.Path) -> Layout | None:
     paths = {}
     for split in manifest.SPLITS:
-        found = _shard_names(root, split)
-        folder = ""
-        if not found and (root / split).is_dir():
-            folder = f"{split}/"
-            found = _shard_names(root / split, split)
-        if found:
-            paths[split] = [folder + name for name in found]
+        if names := _shard_names(root, split):
+            paths[split] = names
+        elif (root / split).is_dir() and (names := _shard_names(root / split, split)):
+            paths[split] = [f"{split}/{name}" for name in names]
     if not paths:
         return None
     return Layout(
@@ -219,15 +216,15 @@ def _only_feature(
     root: pathlib.Path, features: dict[str, Any], class_name: str, key: str
 ) -> str:
     """Returns the name of the only feature of a class; `key` is its JSON field."""
-    found = [
+    names = [
         name
         for name, feature in features.items()
         if key in feature and feature["pythonClassName"].split(".")[-1] == class_name
     ]
-    if len(found) != 1:
+    if len(names) != 1:
         raise UserError(
             f"the data set in {root} must have exactly one feature of class"
-            f" {class_name}; it has {len(found)}: {', '.join(sorted(found))}. Only data"
+            f" {class_name}; it has {len(names)}: {', '.join(sorted(names))}. Only data"
             " sets of labelled images are supported."
         )
-    return found[0]
+    return names[0]

@@ -31,16 +31,10 @@ _EXTENSIONS = (".jpeg", ".jpg")  # In any case.
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Member:
-    """A file in an archive.
+    """A file in an archive."""
 
-    Attributes:
-        filename: File name without the folder.
-        offset: Byte offset of the content in the archive.
-        num_bytes: Size of the content in bytes.
-    """
-
-    filename: str
-    offset: int
+    filename: str  # Without the folder.
+    offset: int  # Of the content in the archive.
     num_bytes: int
 
     @property

@@ -33,19 +33,12 @@ _BLOCK_BYTES = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class _Version:
-    """One of the two forms in which CIFAR-10 is published.
+    """One of the two forms in which CIFAR-10 is published."""
 
-    Attributes:
-        folder: Name of the folder in the archive.
-        archive: Name of the archive.
-        meta_file: Name of the file with the names of the classes.
-        extension: Extension of the files with the images.
-    """
-
-    folder: str
+    folder: str  # In the archive.
     archive: str
-    meta_file: str
-    extension: str
+    meta_file: str  # With the names of the classes.
+    extension: str  # Of the files with the images.
 
     @property
     def is_binary(self) -> bool:

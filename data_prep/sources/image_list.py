@@ -143,20 +143,20 @@ class Entry(NamedTuple):
 class ImageList:
     """A list of `SourceImage`s in 32 bytes each plus the file name.
 
-    Each array has the shape `[num_images]`.
+    Each array has the shape `[num_images]` and one value of each image, as it is in
+    `SourceImage` unless described here.
 
     Attributes:
         class_names: Class names in label order, including classes without images here.
-        class_indices: Index into `class_names` of each image, int32.
-        image_key: `SourceImage.image_key` of all images.
+        class_indices: Index into `class_names`, int32.
+        image_key: That of all images.
         containers: Paths of folders, archives or record files.
-        container_indices: Index into `containers` of each image, int32.
+        container_indices: Index into `containers`, int32.
         filenames: Concatenation of all encoded file names.
         filename_ends: End of each file name in `filenames`, int64.
-        offsets: `SourceImage.offset` of each image, int64.
-        sizes: `SourceImage.num_bytes` of each image, int64; -1 stands for None.
-        pixels: `SourceImage.pixels` of all images, `[num_images, num_bytes]`, uint8;
-            None if they are encoded.
+        offsets: int64.
+        sizes: `SourceImage.num_bytes`, int64; -1 stands for None.
+        pixels: `[num_images, num_bytes]`, uint8; None for encoded images.
     """
 
     class_names: tuple[str, ...]

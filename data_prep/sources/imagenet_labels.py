@@ -38,13 +38,9 @@ def validation_synsets() -> tuple[str, ...]:
 
 
 def validation_synset(filename: str) -> str | None:
-    """Returns the synset of a validation image by the number in its name.
+    """Returns the synset of a validation image, such as ILSVRC2012_val_00000001.JPEG.
 
-    Args:
-        filename: File name, such as "ILSVRC2012_val_00000001.JPEG".
-
-    Returns:
-        The synset, or None if no validation image has this file name.
+    It is None if no validation image has this file name.
     """
     match = _VALIDATION_NAME.fullmatch(filename)
     if match is None or not 1 <= int(match[1]) <= NUM_VALIDATION:

@@ -90,12 +90,12 @@ def _check_features(tfds_name: str, features: Any, tfds: Any) -> None:
         kinds.count(tfds.features.Image) != 1
         or kinds.count(tfds.features.ClassLabel) != 1
     ):
-        found = ", ".join(
+        names = ", ".join(
             f"{name} ({type(feature).__name__})" for name, feature in by_name.items()
         )
         raise UserError(
             f"{tfds_name} must have one Image and one ClassLabel feature; its features:"
-            f" {found or 'none'}. Choose a data set of labelled images."
+            f" {names or 'none'}. Choose a data set of labelled images."
         )
 
 

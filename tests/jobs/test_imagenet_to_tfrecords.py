@@ -15,7 +15,6 @@ from tests.converter_program import (
     content,
     convert,
 )
-from tests.in_process import assert_refused
 from tests.record_reader import read_examples
 
 
@@ -138,12 +137,3 @@ def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
     assert second.returncode == 2
     assert "already contains a finished record set" in errors
     assert content(records) == finished
-
-
-def test_a_bad_image_is_named_and_nothing_is_called_finished(raw, bad, tmp_path):
-    records = tmp_path / "records"
-    done = convert(raw, records, "--num_processes=1")
-    assert_refused(done, f"{bad} can't be decoded as an image")
-    assert "--on_bad_image=skip" in done.stderr
-    assert not any("partial" in name for name in content(records))
-    assert not (records / "manifest.json").exists()

@@ -38,13 +38,6 @@ def test_bad_flags_are_refused(raw, tmp_path):
     assert not records.exists()
 
 
-def test_a_finished_set_is_not_written_over(raw, tmp_path):
-    records = tmp_path / "records"
-    write(records / "manifest.json", b"{}")
-    assert_refused(convert_here(raw, records), "already contains a finished record set")
-    assert content(records) == {"manifest.json": b"{}"}
-
-
 def test_the_source_is_no_place_for_the_records(raw, tmp_path):
     (tmp_path / "link").symlink_to(raw)
     before = content(raw)
@@ -99,23 +92,6 @@ def test_a_class_of_which_all_images_are_left_out_is_said(raw, tmp_path):
     assert done.stderr.count("were skipped") == 1
 
 
-def test_a_shard_without_an_image_left_is_refused(raw, bad, tmp_path):
-    more = ("--on_bad_image=skip", "--train_shards=18", "--num_processes=1")
-    done = convert_here(raw, tmp_path / "records", *more)
-    assert done.returncode == 2
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("error: none of the 1 images of shard train/")
-    assert str(bad) in last
-
-
-def test_an_image_that_cannot_be_read_always_ends_the_conversion(raw, tmp_path):
-    (raw / "train" / "n02" / "n02_1.JPEG").unlink()
-    (raw / "train" / "n02" / "n02_1.JPEG").symlink_to("/proc/self/mem")
-    more = ("--on_bad_image=skip", "--num_processes=1")
-    done = convert_here(raw, tmp_path / "records", *more)
-    assert_refused(done, "Input/output error")
-
-
 def test_images_are_turned_where_that_is_asked_for(raw, tmp_path):
     turned = Image.new("RGB", (24, 8), "red")
     exif = Image.Exif()
@@ -144,19 +120,6 @@ def test_warnings_of_the_source_are_said(raw, tmp_path):
     sentence = "contradicts ImageNet's published labels for 1 of 4 images, for example"
     assert done.stderr.count("warning: ") == 1
     assert f"warning: {raw / 'synset_labels.txt'} {sentence} ILSVRC" in done.stderr
-
-
-def test_a_second_start_finishes_what_a_killed_one_left(raw, bad, tmp_path):
-    records = tmp_path / "records"
-    assert convert_here(raw, records, "--num_processes=1").returncode == 2
-    write(records / ".manifest.json.01234567.partial", b"{")
-    write(records / "train" / ".train-00000-of-00001.01234567.partial", b"x")
-    write(records / "train" / "train-00000-of-00001", b"cut")  # It has no report.
-    bad.write_bytes(encoded_image(11))
-    done = convert_here(raw, records, "--num_processes=1")
-    assert done.returncode == 0, done.stderr
-    assert len(read_examples(records, "train")) == 18
-    assert not any("partial" in name for name in content(records))
 
 
 def test_a_second_start_takes_images_that_were_replaced_meanwhile(raw, bad, tmp_path):

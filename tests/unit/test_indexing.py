@@ -87,20 +87,17 @@ def test_a_set_of_the_tpu_scripts_is_opened(
     assert read_split(record_set, "train") == list(zip(labels, images, strict=True))
 
 
-@pytest.mark.parametrize("split", ["train", "validation"])
-def test_a_set_is_opened_by_the_folder_of_a_split(tmp_path, split):
+@pytest.mark.parametrize("data_dir", ["train", "validation"])
+def test_a_set_is_opened_by_the_folder_of_a_split_or_of_that_name(tmp_path, data_dir):
     write_tpu_set(tmp_path / "records", in_folders=True)
-    indexing.make_if_missing(str(tmp_path / "records" / split))
-    record_set = manifest.load(str(tmp_path / "records" / split), "train")
+    indexing.make_if_missing(str(tmp_path / "records" / data_dir))
+    record_set = manifest.load(str(tmp_path / "records" / data_dir), "train")
     assert record_set.records_dir == tmp_path / "records"
     assert set(record_set.manifest.splits) == {"train", "validation"}
-
-
-def test_a_folder_called_train_can_hold_a_whole_set(tmp_path):
-    write_tpu_set(tmp_path / "train", in_folders=False)
-    indexing.make_if_missing(str(tmp_path / "train"))
-    record_set = manifest.load(str(tmp_path / "train"), "validation")
-    assert record_set.records_dir == tmp_path / "train"
+    write_tpu_set(tmp_path / data_dir, in_folders=False)
+    indexing.make_if_missing(str(tmp_path / data_dir))
+    record_set = manifest.load(str(tmp_path / data_dir), "validation")
+    assert record_set.records_dir == tmp_path / data_dir
 
 
 def test_a_set_of_ours_is_left_alone(tmp_path, write_tiny_set, forbid_scans):

@@ -32,21 +32,14 @@ def make_builder(
         pkg_dir_path = tfds_dir
 
         def _info(self):
-            label = (
-                tfds.features.ClassLabel(names=list(names))
-                if names
-                else tfds.features.ClassLabel(num_classes=3)
-            )
-            feature = tfds.features.Image(encoding_format=stated)
-            return self.dataset_info_from_configs(
-                features=tfds.features.FeaturesDict(
-                    {
-                        "photo": feature,
-                        "species": label,
-                        "name": tfds.features.Text(),
-                    }
-                )
-            )
+            label = {"names": list(names)} if names else {"num_classes": 3}
+            features = {
+                "photo": tfds.features.Image(encoding_format=stated),
+                "species": tfds.features.ClassLabel(**label),
+                "name": tfds.features.Text(),
+            }
+            features = tfds.features.FeaturesDict(features)
+            return self.dataset_info_from_configs(features=features)
 
         def _split_generators(self, dl_manager):
             return {split: self._generate_examples(split) for split in splits}
@@ -55,10 +48,7 @@ def make_builder(
             for index in range(splits[split]):
                 path = tfds_dir / f"{split}-{index}.{image_format}"
                 path.write_bytes(encoded_image(index, image_format.upper()))
-                yield (
-                    index,
-                    {"photo": path, "species": index % 3, "name": str(index)},
-                )
+                yield index, {"photo": path, "species": index % 3, "name": str(index)}
 
     return TinyImages(data_dir=tfds_dir / "prepared", **settings)
 
@@ -129,23 +119,16 @@ def test_the_version_folder_is_indexed_from_above(prepared, tmp_path):
         indexing.make_if_missing(str(root.parent))
 
 
-def test_the_format_is_that_of_the_images_and_not_what_the_features_say(tmp_path):
+def test_features_may_lack_the_format_of_the_images_and_the_names_of_classes(tmp_path):
+    splits = {"train": 3, "validation": 2, "test": 4}
     # Image() means PNG, but a builder's files are kept as they are.
-    builder = make_builder(tmp_path, "jpeg", stated_format=None)
+    builder = make_builder(tmp_path, "jpeg", None, splits, stated_format=None)
     root = prepare(builder)
     features = json.loads((root / "features.json").read_text())["featuresDict"]
     assert "encodingFormat" not in features["features"]["photo"]["image"]
     indexing.make_if_missing(str(root))
-    assert manifest.load(str(root), "train").manifest.image_format == "jpeg"
-
-
-def test_classes_without_names_are_numbered(tmp_path):
-    builder = make_builder(
-        tmp_path, "jpeg", names=None, splits={"train": 3, "validation": 2, "test": 4}
-    )
-    root = prepare(builder)
-    indexing.make_if_missing(str(root))
     contents = manifest.load(str(root), "train").manifest
+    assert contents.image_format == "jpeg"
     assert contents.class_names == ("0", "1", "2")
     assert contents.splits["validation"].num_examples == 2  # Not those of test.
 

@@ -58,14 +58,6 @@ def test_other_lossless_formats_become_png_with_the_same_pixels(kind, name):
     assert_tensorflow_decodes(encoded.data, np.asarray(noise()))
 
 
-def test_the_first_frame_of_a_gif_becomes_png():
-    frames = [plain("RGB", color).quantize() for color in ("red", "blue")]
-    data = encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    encoded = image_encoding.to_png(data, "x.gif")
-    assert encoded.converted_from == "GIF"
-    assert_tensorflow_decodes(encoded.data, np.asarray(plain("RGB", "red")))
-
-
 @pytest.mark.parametrize("palette", [False, True])
 def test_a_transparent_png_shows_white(palette):
     if palette:
