@@ -26,7 +26,7 @@ import torchvision
 
 from resnet.checkpoint.weight_formats import initial
 from resnet.config.config import Config
-from resnet.config.recipes import finetune
+from resnet.config.recipes import imagenette
 from resnet.config.resolve import resolve
 from resnet.export import weight_files
 from resnet.optim.train_state import build_model
@@ -57,7 +57,7 @@ def settings(depth: int, num_classes: int) -> Config:
     """Returns the settings of a run with torchvision's network."""
     overrides = {"model": f"resnet{depth}", "resnet_variant": "torchvision"}
     names = tuple(map(str, range(num_classes)))
-    return resolve(finetune.FINETUNE, overrides, 10_000, names)
+    return resolve(imagenette.FINETUNE, overrides, 10_000, names)
 
 
 def compare(network: torch.nn.Module, depth: int, images: np.ndarray) -> dict:

@@ -4,18 +4,18 @@ import pytest
 
 from resnet.base.errors import UserError
 from resnet.config.config import Config
-from resnet.config.recipes import finetune, imagenette
+from resnet.config.recipes import imagenette
 from resnet.config.resolve import resolve
 from resnet.models import names
 
 WEIGHTS = {"initial_weights": "some where"}
 
 
-def resolved(recipe=finetune.FINETUNE, **given) -> Config:
+def resolved(recipe=imagenette.FINETUNE, **given) -> Config:
     return resolve(recipe, given, 9469, ("a", "b"))
 
 
-def refusal(recipe=finetune.FINETUNE, **given) -> str:
+def refusal(recipe=imagenette.FINETUNE, **given) -> str:
     with pytest.raises(UserError) as caught:
         resolved(recipe, **given)
     return str(caught.value)

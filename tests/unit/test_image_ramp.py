@@ -4,7 +4,7 @@ import pytest
 
 from resnet.config.recipe import RecipePhase
 from resnet.config.recipes import imagenet_few_epochs
-from resnet.config.recipes.image_sizes import ramp
+from resnet.config.recipes.imagenet_few_epochs import ramp
 from resnet.config.schedules import Schedule
 
 SCHEDULE = Schedule(peak_value=1.0, decay="cosine")

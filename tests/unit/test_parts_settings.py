@@ -9,7 +9,7 @@ import pytest
 from resnet.base.errors import UserError
 from resnet.config import explain
 from resnet.config.config import Config
-from resnet.config.recipes import finetune, imagenette
+from resnet.config.recipes import imagenette
 from resnet.config.resolve import resolve
 from resnet.models import initialization
 from resnet.optim.train_state import TrainState
@@ -82,5 +82,5 @@ def test_sgdw_decays_what_momentum_decays(make_config):
 
 
 def test_a_fine_tuned_network_has_parts_and_loss_too():
-    config = resolved(finetune.FINETUNE, loss="binary_cross_entropy", blur_pool="all")
+    config = resolved(imagenette.FINETUNE, loss="binary_cross_entropy", blur_pool="all")
     assert (config.phases[0].loss, config.blur_pool) == ("binary_cross_entropy", "all")

@@ -14,7 +14,6 @@ from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.recipes import (
     cifar10,
     digits,
-    finetune,
     imagenet,
     imagenette,
     inception,
@@ -96,7 +95,7 @@ def test_what_workers_cannot_do_by_themselves_is_refused(overrides, term):
             "--optimizer=momentum, since it replaces the velocity",
         ),
         (
-            finetune.FINETUNE,
+            imagenette.FINETUNE,
             {**LAYERWISE, "method": "dgc"},
             "--method=dgc",
             "--layer_rates=classifier:10",

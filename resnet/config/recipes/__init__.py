@@ -3,7 +3,6 @@
 from resnet.config.recipes import (
     cifar10,
     digits,
-    finetune,
     imagenet,
     imagenet_few_epochs,
     imagenet_lars,
@@ -18,7 +17,6 @@ RECIPES = {
         *imagenet_lars.RECIPES,
         *imagenet_few_epochs.RECIPES,
         *imagenette.RECIPES,
-        *finetune.RECIPES,
         *cifar10.RECIPES,
         *inception.RECIPES,
         *digits.RECIPES,

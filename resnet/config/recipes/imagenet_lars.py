@@ -46,12 +46,11 @@ def _lars(
         warmup_epochs: The length of the warmup.
         decay_steps: The number of decay steps in the table.
         weight_decay: The weight decay.
-        rank_batch_size: The number of examples of each rank, over which the statistics
-            of batch normalization are computed.
+        rank_batch_size: The number of examples of each rank.
         published: The result of the reference runs.
-        reading: The reason for counting the decay steps as `after_warmup` says.
-        after_warmup: Whether the decay steps are counted from the end of the warmup,
-            rather than from the start of the run.
+        reading: The reason for counting the decay steps as `after_warmup` says: from
+            the end of the warmup, rather than from the start of the run.
+        after_warmup: See `reading`.
         momentum: The momentum.
     """
     steps = decay_steps

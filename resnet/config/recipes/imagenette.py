@@ -1,4 +1,4 @@
-"""The recipes for Imagenette, ten classes of ImageNet."""
+"""The recipes for Imagenette, ten classes of ImageNet, and for fine-tuning."""
 
 import dataclasses
 
@@ -32,15 +32,7 @@ IMAGENETTE = Recipe(
 def _for_imagenette(
     base: Recipe, name: str, source: str, global_batch_size: int, factor: float
 ) -> Recipe:
-    """Returns a recipe for ImageNet, shortened to 16 epochs of Imagenette.
-
-    Args:
-        base: The recipe for ImageNet.
-        name: The name of the new recipe.
-        source: The source of the new recipe's numbers.
-        global_batch_size: The global batch size of the new recipe.
-        factor: The factor of the learning rates.
-    """
+    """Returns a recipe for ImageNet in 16 epochs, with its rates times `factor`."""
     fraction = 16 / base.epochs
     return dataclasses.replace(
         base,
@@ -148,4 +140,32 @@ IMAGENETTE_BEST = Recipe(
     scaling="root",
 )
 
-RECIPES = (IMAGENETTE, IMAGENETTE_BEST, IMAGENETTE_COLLAPSE, IMAGENETTE_LARS)
+FINETUNE = Recipe(
+    name="finetune",
+    source="this project: ResNet-50 of --initial_weights, for the size of Imagenette",
+    model="resnet50",
+    image_size=224,
+    global_batch_size=64,
+    num_train_examples=9469,
+    phases=(
+        RecipePhase(
+            epochs=8,
+            schedule=Schedule(
+                peak_value=0.0025,  # A tenth of the recipe imagenette's.
+                warmup_length=1,
+                decay="cosine",
+            ),
+            label_smoothing=0.1,
+            # The classifier is new, and learns as fast as in a training from scratch.
+            layer_rates="classifier:10",
+        ),
+    ),
+)
+
+RECIPES = (
+    IMAGENETTE,
+    IMAGENETTE_BEST,
+    IMAGENETTE_COLLAPSE,
+    IMAGENETTE_LARS,
+    FINETUNE,
+)
