@@ -24,16 +24,13 @@ class Config(TrainingSettings):
     """All settings of a run; `model_dir/config.json` holds them.
 
     A later start in the same `model_dir` may change only the settings that don't decide
-    the result. It may change the size of the cache of decoded images, but not turn the
-    cache on or off.
+    the result.
 
     Attributes:
-        recipe: The name of the recipe.
-        num_classes: The number of classes of the data set.
         class_names: The names of the classes, in the order of the labels.
         num_train_examples: The number of training examples of the data set.
-        phases: The phases of the run in their order. Their lengths are in steps, and
-            their learning rates are those for the run's global batch.
+        phases: Their lengths are in steps, and their learning rates are those for the
+            run's global batch.
 
     The help texts of the other fields say what these are.
     """

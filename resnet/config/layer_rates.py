@@ -49,7 +49,7 @@ def factors_of(text: str, names: Sequence[str]) -> tuple[float, ...]:
         UserError: If a beginning or a kind fits no variable.
     """
     factors = parse(text)
-    kinds = [one for one in factors if one.startswith("/")]
+    kinds = [name for name in factors if name.startswith("/")]
     for kind in kinds:
         if not any(name.endswith(kind) for name in names):
             known = dict.fromkeys("/" + name.rpartition("/")[2] for name in names)
@@ -57,7 +57,7 @@ def factors_of(text: str, names: Sequence[str]) -> tuple[float, ...]:
                 f"--layer_rates names no kind of variable by {kind!r}; the kinds are"
                 f" {', '.join(known)}"
             )
-    beginnings = [one for one in factors if one not in kinds]
+    beginnings = [name for name in factors if name not in kinds]
     for beginning in beginnings:
         if not any(name.startswith(beginning) for name in names):
             layers = list(dict.fromkeys(name.split("/")[0] for name in names))
@@ -66,9 +66,9 @@ def factors_of(text: str, names: Sequence[str]) -> tuple[float, ...]:
                 f" {', '.join(layers)}"
             )
     longest_first = sorted(beginnings, key=len, reverse=True)
-    found = tuple(
-        next((factors[one] for one in longest_first if name.startswith(one)), 1.0)
-        * next((factors[one] for one in kinds if name.endswith(one)), 1.0)
+    of_variables = tuple(
+        next((factors[part] for part in longest_first if name.startswith(part)), 1.0)
+        * next((factors[kind] for kind in kinds if name.endswith(kind)), 1.0)
         for name in names
     )
-    return () if set(found) <= {1.0} else found
+    return () if set(of_variables) <= {1.0} else of_variables

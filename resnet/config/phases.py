@@ -218,12 +218,7 @@ class PhaseSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase(PhaseSettings):
-    """A phase of a run; its schedule is in steps and for the run's global batch.
-
-    Attributes:
-        num_steps: The length of the phase.
-        image_size: The side in pixels of the images in training.
-    """
+    """A phase of a run; its schedule is in steps and for the run's global batch."""
 
     num_steps: int
     image_size: int = 224
@@ -255,6 +250,14 @@ class StepSettings(NamedTuple):
     ema_decay: Any = 0.0
     step: Any = 0
     decay_is_scaled: bool = True
+
+
+def end_of_schedule(phases: Sequence[PhaseSettings], index: int) -> int:
+    """Returns the index after the last phase that follows the schedule of a phase."""
+    end = index + 1
+    while end < len(phases) and phases[end].schedule is None:
+        end += 1
+    return end
 
 
 def num_steps(phases: Sequence[Phase]) -> int:

@@ -10,14 +10,14 @@ file is based on or, without one, its default. The phases are replaced as a whol
 """
 
 import dataclasses
-import itertools
 from pathlib import Path
 from typing import Any
 
 from resnet.base import json_file
 from resnet.base.errors import UserError
 from resnet.base.settings import LARGEST_COUNT
-from resnet.config.recipe import SCALINGS, Recipe, RecipePhase
+from resnet.config.phases import end_of_schedule
+from resnet.config.recipe import SCALINGS, Recipe
 from resnet.config.recipes import RECIPES
 from resnet.config.schedules import Schedule
 
@@ -102,7 +102,15 @@ def _check(recipe: Recipe, values: dict[str, Any]) -> None:
                 f" {json_file.shortened(repr(value))}"
             )
     for index, phase in enumerate(recipe.phases):
-        _check_phase(phase, recipe.phases[index + 1 :])
+        if not 0 < phase.epochs < _MOST_EPOCHS:
+            raise UserError(
+                f"the epochs of phase {phase.name!r} must be more than 0; got"
+                f" {phase.epochs}"
+            )
+        if phase.schedule is not None:
+            followers = recipe.phases[index : end_of_schedule(recipe.phases, index)]
+            epochs = sum(follower.epochs for follower in followers)
+            _check_schedule(phase.schedule, phase.name, epochs)
     stated = json_file.converted(
         float, values.get("train_epochs", recipe.epochs), "'train_epochs'"
     )
@@ -134,32 +142,8 @@ def _check_texts(recipe: Recipe) -> None:
         raise UserError(f"its name must be its own; {recipe.name} is another recipe's")
 
 
-def _check_phase(phase: RecipePhase, later: tuple[RecipePhase, ...]) -> None:
-    """Refuses a phase without a length, or whose schedule doesn't fit it.
-
-    Args:
-        phase: The phase.
-        later: The phases after it.
-    """
-    if not 0 < phase.epochs < _MOST_EPOCHS:
-        raise UserError(
-            f"the epochs of phase {phase.name!r} must be more than 0; got"
-            f" {phase.epochs}"
-        )
-    if phase.schedule is not None:
-        continuing = itertools.takewhile(lambda other: other.schedule is None, later)
-        epochs = phase.epochs + sum(other.epochs for other in continuing)
-        _check_schedule(phase.schedule, phase.name, epochs)
-
-
 def _check_schedule(schedule: Schedule, name: str, epochs: float) -> None:
-    """Refuses a schedule that contradicts itself or doesn't fit its phases.
-
-    Args:
-        schedule: The schedule, in epochs.
-        name: The name of the phase, for the sentence of an error.
-        epochs: The length of the phases that the schedule is for.
-    """
+    """Refuses a schedule that contradicts itself or the epochs that it is for."""
     described = f"the schedule of phase {name!r}"
     for what, values in (
         ("warmup_length", (schedule.warmup_length,)),

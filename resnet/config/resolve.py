@@ -1,7 +1,7 @@
 """Makes the settings of a run: a recipe, adapted to batch size, data set and length."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,8 @@ from resnet.base.settings import (
 )
 from resnet.config import rules, topics
 from resnet.config.config import Config
-from resnet.config.phases import Phase, PhaseSettings
-from resnet.config.recipe import Recipe, RecipePhase, TrainingSettings
+from resnet.config.phases import Phase, PhaseSettings, end_of_schedule
+from resnet.config.recipe import Recipe, TrainingSettings
 from resnet.config.schedules import Schedule
 
 
@@ -87,29 +87,29 @@ def resolve(
 
     Args:
         recipe: The recipe.
-        overrides: The values of settings of the classes in `OVERRIDABLE`, by their
-            names; values of None are ignored.
-        num_train_examples: The number of training examples of the data set.
-        class_names: The names of the classes, in the order of the labels.
+        overrides: The values of settings of the classes in `OVERRIDABLE`; values of
+            None are ignored.
+        num_train_examples: Of the data set.
+        class_names: In the order of the labels.
 
     Raises:
         TypeError: If there is no setting with the name of an override.
         UserError: If a setting is out of its range or contradicts another one.
     """
-    given = {name: value for name, value in overrides.items() if value is not None}
-    if unknown := sorted(set(given) - set(settings.declarations(*OVERRIDABLE))):
+    overrides = {name: value for name, value in overrides.items() if value is not None}
+    if unknown := sorted(set(overrides) - set(settings.declarations(*OVERRIDABLE))):
         raise TypeError(f"there is no setting {unknown[0]!r} to override")
-    problems = bounds.validate_overrides(given, *OVERRIDABLE)
-    if problems := problems + rules.problems_of_overrides(recipe, given):
+    problems = bounds.validate_overrides(overrides, *OVERRIDABLE)
+    if problems := problems + rules.problems_of_overrides(recipe, overrides):
         raise UserError(" ".join(problems))
     values = {
         field.name: getattr(recipe, field.name)
         for field in dataclasses.fields(TrainingSettings)
     }
     values.update(
-        (field.name, given[field.name])
+        (field.name, overrides[field.name])
         for field in dataclasses.fields(Config)
-        if field.name in given
+        if field.name in overrides
     )
     values.update(
         recipe=recipe.name,
@@ -117,7 +117,7 @@ def resolve(
         class_names=class_names,
         num_classes=len(class_names),
         phases=phases_in_steps(
-            recipe, given, values["global_batch_size"], num_train_examples
+            recipe, overrides, values["global_batch_size"], num_train_examples
         ),
     )
     config = Config(**values)
@@ -149,12 +149,6 @@ def phases_in_steps(
     has another total length, all lengths of the recipe are scaled, except the warmup of
     a recipe with a single phase.
 
-    Args:
-        recipe: The recipe.
-        overrides: The values that replace the recipe's, which fit it.
-        global_batch_size: The number of examples in a step of the run.
-        num_train_examples: The number of training examples of the data set.
-
     Raises:
         UserError: If the warmup, the decay or the phases don't fit into the length.
     """
@@ -171,7 +165,7 @@ def phases_in_steps(
     for index, part in enumerate(recipe.phases):
         schedule = None
         if part.schedule is not None:
-            end = _end_of_schedule(recipe.phases, index)
+            end = end_of_schedule(recipe.phases, index)
             schedule = schedule_in_steps(
                 part.schedule, scaling, overrides, sum(lengths[index:end]), part.name
             )
@@ -186,25 +180,12 @@ def phases_in_steps(
     return tuple(phases)
 
 
-def _end_of_schedule(phases: Sequence[RecipePhase], index: int) -> int:
-    """Returns the index after the last phase that follows the schedule of a phase."""
-    end = index + 1
-    while end < len(phases) and phases[end].schedule is None:
-        end += 1
-    return end
-
-
 def _lengths(
     recipe: Recipe, overrides: Mapping[str, Any], steps_per_epoch: float
 ) -> list[int]:
     """Returns the steps of each phase, at least one.
 
     The ends of the phases are rounded, not their lengths, whose sum would drift.
-
-    Args:
-        recipe: The recipe with the epochs of each phase.
-        overrides: The overrides, whose `train_steps` are the sum of the lengths.
-        steps_per_epoch: The steps that an epoch of the recipe becomes.
     """
     epochs = [part.epochs for part in recipe.phases]
     num_phases = len(epochs)
@@ -257,7 +238,7 @@ def schedule_in_steps(
     Args:
         schedule: The schedule of a recipe, in epochs and for the recipe's batch.
         scaling: The factors of its times and rates.
-        overrides: The values that replace the recipe's, among `rules.RATE_SETTINGS`.
+        overrides: The values that replace the recipe's.
         num_steps: The number of steps that the schedule is for.
         name: The name of the phase, for the sentence of an error.
 

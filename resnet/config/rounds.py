@@ -19,12 +19,7 @@ _ROUNDING = 1e-9  # A rate of 0.8 * 0.1 is a little more than 0.08.
 
 
 def of_step(phases: Sequence[Phase], step: int) -> range:
-    """Returns the steps of the round that a step of the run is in.
-
-    Args:
-        phases: The phases of the run.
-        step: The step, from 0 to the last one of the run.
-    """
+    """Returns the steps of the round that a step of the run is in."""
     index = phase_list.index_of(phases, step)
     if not phases[index].is_local:
         return range(step, step + 1)
@@ -38,10 +33,6 @@ def bounds_of_phase(phases: tuple[Phase, ...], index: int) -> list[int]:
     """Returns the first step of each round of a phase, and the step after the last.
 
     A round begins with the phase, so that the last one of the phase before is cut.
-
-    Args:
-        phases: The phases of the run.
-        index: The index of the phase, which has local steps.
     """
     step = phase_list.first_steps(phases)[index]
     end = step + phases[index].num_steps
@@ -59,11 +50,6 @@ def _length(phases: Sequence[Phase], step: int, end: int) -> int:
     the rate is that of the first step of the round. In a warmup it is that of the step
     after the warmup: the rule is meant for rates that fall, and there they rise.
 
-    Args:
-        phases: The phases of the run.
-        step: The first step of the round.
-        end: The step after the last one of the phase, for a rate of 0.
-
     Source: Gu et al. 2023, arXiv:2310.14423, section 3; the authors' program, too,
     leaves out the rates of the warmup (hmgxr128/QSR, localopt.py, adjust_h).
     """
@@ -80,22 +66,12 @@ def _length(phases: Sequence[Phase], step: int, end: int) -> int:
 
 
 def is_synchronized(phases: Sequence[Phase], num_done: int) -> bool:
-    """Returns whether the ranks have the same weights after so many steps.
-
-    Args:
-        phases: The phases of the run.
-        num_done: The number of steps done, from 0.
-    """
+    """Returns whether the ranks have the same weights after so many steps."""
     return num_done == 0 or of_step(phases, num_done - 1).stop == num_done
 
 
 def next_synchronization(phases: Sequence[Phase], num_done: int) -> int:
-    """Returns the first number of steps, of at least `num_done`, with equal weights.
-
-    Args:
-        phases: The phases of the run.
-        num_done: The number of steps done, from 1.
-    """
+    """Returns the first number of steps, of at least `num_done`, with equal weights."""
     return of_step(phases, num_done - 1).stop
 
 
@@ -103,11 +79,6 @@ def ends_interval(config: Config, interval: Interval, num_done: int) -> bool:
     """Returns whether what an interval asks for is due after so many steps.
 
     It is due at the first synchronization at or after the end of the interval.
-
-    Args:
-        config: The settings of the run.
-        interval: The interval between saves or evaluations.
-        num_done: The number of steps done, at least 1.
     """
     done = of_step(config.phases, num_done - 1)
     sizes = config.num_train_examples, config.global_batch_size

@@ -199,6 +199,12 @@ class _Term(NamedTuple):
     name: str
     values: tuple[str, ...]
 
+    def holds(self, values: dict[str, Any]) -> bool:
+        value = values[self.name]
+        if self.values:
+            return str(value) in self.values
+        return bool(value != _DEFAULTS[self.name])
+
     def needed(self) -> str:
         """Returns the term as a sentence names it that asks for it."""
         if self.name == "is_local":
@@ -207,6 +213,21 @@ class _Term(NamedTuple):
         if len(self.values) > 3:
             return f"a {flag} among {', '.join(self.values)}"
         return f"{flag}={' or '.join(self.values)}" if self.values else flag
+
+    def refused(self, values: dict[str, Any]) -> str:
+        """Returns the term as a sentence names it that refuses its value."""
+        if self.name == "is_local":
+            return "--sync_every and --qsr_coefficient"
+        flag, value = _flag(self.name), values[self.name]
+        if flag == self.name:  # It is from a recipe.
+            is_of_phase = self.name in PHASE_SETTINGS
+            source = (
+                f"phase {values['name']!r}"
+                if is_of_phase
+                else f"the recipe {values['recipe']}"
+            )
+            return f"{flag}={value} of {source}"
+        return flag if value is True else f"{flag}={value}"
 
 
 def _terms(text: str) -> list[_Term]:
@@ -223,37 +244,6 @@ def _flag(name: str) -> str:
     return f"--{settings.flag_name(name, declaration)}" if has_flag else name
 
 
-class _InPhase:
-    """The settings of a run in one of its phases."""
-
-    def __init__(self, run: CompressionSettings, phase: Phase | None) -> None:
-        self._run, self._phase = run, phase
-
-    def has(self, term: _Term) -> bool:
-        return any(hasattr(part, term.name) for part in (self._phase, self._run))
-
-    def value(self, term: _Term) -> Any:
-        is_of_phase = hasattr(self._phase, term.name)
-        return getattr(self._phase if is_of_phase else self._run, term.name)
-
-    def holds(self, term: _Term) -> bool:
-        value = self.value(term)
-        if term.values:
-            return str(value) in term.values
-        return bool(value != _DEFAULTS[term.name])
-
-    def describe(self, term: _Term) -> str:
-        """Returns the setting as a sentence names it that refuses its value."""
-        if term.name == "is_local":
-            return "--sync_every and --qsr_coefficient"
-        flag, value = _flag(term.name), self.value(term)
-        if flag == term.name:  # It is from a recipe.
-            if self._phase and hasattr(self._phase, term.name):
-                return f"{flag}={value} of phase {self._phase.name!r}"
-            return f"{flag}={value} of the recipe {getattr(self._run, 'recipe', '')}"
-        return flag if value is True else f"{flag}={value}"
-
-
 def broken(run: CompressionSettings) -> list[str]:
     """Returns a sentence about each rule that settings break.
 
@@ -261,49 +251,62 @@ def broken(run: CompressionSettings) -> list[str]:
         run: The `Config` of a run, or only its settings of compression, to which rules
             don't apply that name other settings.
     """
-    phases: Sequence[Phase | None] = [None]
+    of_phases = [vars(run)]
     if isinstance(run, Config):
+        of_phases = [
+            {**vars(run), **vars(phase), "is_local": phase.is_local}
+            for phase in run.phases
+        ]
         begin = [phase.name for phase in run.phases].index(
             run.first_phase or run.phases[0].name
         )
-        phases = (*run.phases[begin:], *run.phases[:begin])
-    parts = [_InPhase(run, phase) for phase in phases]
-    problems = [sentence for rule in RULES for sentence in _sentences(rule, parts)]
+        of_phases = of_phases[begin:] + of_phases[:begin]
+    problems = [sentence for rule in RULES for sentence in _sentences(rule, of_phases)]
     if run.compress != "none" and run.error_feedback:
         problems += compression.problems_of_feedback(run)
     return problems
 
 
-def _sentences(rule: Needs | Excludes, parts: Sequence[_InPhase]) -> Iterator[str]:
+def _sentences(
+    rule: Needs | Excludes, of_phases: Sequence[dict[str, Any]]
+) -> Iterator[str]:
     """Yields a sentence about each pair of terms that breaks the rule in some phase.
 
     Args:
         rule: The rule.
-        parts: The phases, the one first that the run begins with.
+        of_phases: The settings of a run in each phase, the one first that it begins
+            with.
     """
     if rule.in_first_phase:
-        parts = parts[:1]
+        of_phases = of_phases[:1]
     names, when = _terms(rule.names), _terms(rule.when)
     others = _terms(rule.condition if isinstance(rule, Needs) else rule.excluded)
-    if not all(part.has(term) for part in parts for term in (*names, *others, *when)):
+    if not {term.name for term in (*names, *others, *when)} <= set(of_phases[0]):
         return
     reason = f", since {rule.because}" if rule.because else ""
     for name in names:
-        parts_with_it = [p for p in parts if all(map(p.holds, (name, *when)))]
+        concerned = [
+            values
+            for values in of_phases
+            if all(term.holds(values) for term in (name, *when))
+        ]
         if isinstance(rule, Needs):
-            lacking = [p for p in parts_with_it if not any(map(p.holds, others))]
-            for part in lacking[:1]:
-                needed = " or ".join(other.needed() for other in others)
-                values = [str(part.value(other)) for other in others if other.values]
-                got = f"; got {', '.join(values)}" if values else ""
-                yield f"{part.describe(name)} needs {needed}{reason}{got}."
+            for values in concerned:
+                if not any(other.holds(values) for other in others):
+                    needed = " or ".join(other.needed() for other in others)
+                    got = [str(values[other.name]) for other in others if other.values]
+                    end = f"; got {', '.join(got)}" if got else ""
+                    yield f"{name.refused(values)} needs {needed}{reason}{end}."
+                    break
             continue
         for other in others:
-            for part in [p for p in parts_with_it if p.holds(other)][:1]:
-                yield (
-                    f"{part.describe(name)} excludes {part.describe(other)}{reason}."
-                    " Leave one of them out."
-                )
+            for values in concerned:
+                if other.holds(values):
+                    yield (
+                        f"{name.refused(values)} excludes {other.refused(values)}"
+                        f"{reason}. Leave one of them out."
+                    )
+                    break
 
 
 def problems_of(config: Config) -> list[str]:
