@@ -24,7 +24,7 @@ def write_steps(model_dir, start_step: int, steps) -> None:
 
 
 def steps_in(model_dir) -> list[int]:
-    return [one["step"] for one in jsonl.read(model_dir / jsonl.FILE)]
+    return [line["step"] for line in jsonl.read(model_dir / jsonl.FILE)]
 
 
 def test_each_line_is_one_json_object(tmp_path):
@@ -47,6 +47,10 @@ def test_resuming_drops_the_lines_after_the_step(tmp_path, caplog):
     write_steps(tmp_path, 3, [4])
     assert steps_in(tmp_path) == [1, 2, 3, 4]
     assert caplog.text == ""
+    folder = tmp_path / "tensorboard" / "train"
+    losses = [step for name, step in events(folder) if name == "loss"]
+    assert sorted(losses) == [1, 2, 3, 4]
+    assert len(list(folder.iterdir())) == 1
 
 
 @pytest.mark.parametrize(
@@ -62,12 +66,12 @@ def test_an_evaluation_that_will_be_done_again_is_dropped(
         log.write(kind, 2, 0.2, TRAIN)
     log.close()
     MetricsLog(tmp_path, 2, rank=0, was_evaluated=was_evaluated).close()
-    found = jsonl.read(tmp_path / jsonl.FILE)
-    kept = [(line["kind"], line["step"]) for line in found]
+    lines = jsonl.read(tmp_path / jsonl.FILE)
+    kept = [(line["kind"], line["step"]) for line in lines]
     assert kept == [("eval", 1), *((kind, 2) for kind in kinds)]
 
 
-@pytest.mark.parametrize("cut", ["", "{", '{"kind": "train", "step": 3', '{"a": 1}'])
+@pytest.mark.parametrize("cut", ['{"kind": "train", "step": 3', '{"a": 1}'])
 def test_a_cut_last_line_is_left_out_and_not_glued_to_the_next(tmp_path, cut):
     write_steps(tmp_path, 0, [1, 2])
     with (tmp_path / jsonl.FILE).open("a") as file:
@@ -77,36 +81,37 @@ def test_a_cut_last_line_is_left_out_and_not_glued_to_the_next(tmp_path, cut):
     assert steps_in(tmp_path) == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        b"\0" * 9,
-        b'{"kind": "train", "st',
-        b"\xff\xfe",
-        b"",
-        b"7",
-        b'{"kind": "train"}',
-        b'{"kind": 1, "step": 1}',
-        b'{"kind": "train", "step": "1"}',
-        b'{"kind": "train", "step": true}',
-        b'{"kind": "train", "step": -1}',
-        b'{"kind": "train", "step": 1%s}' % (b"0" * 30),
-        b'{"kind": "train", "step": 1, "loss": null}',
-        b'{"kind": "train", "step": 1, "loss": [1]}',
-        b'{"kind": "train", "step": 1, "loss": {"a": 1}}',
-        b'{"kind": "train", "step": 1, "loss": "1"}',
-        b'{"kind": "train", "step": 1, "loss": 1%s}' % (b"0" * 400),
-        b'{"kind": "../outside", "step": 1}',
-        b'{"kind": "", "step": 1}',
-        b"[" * 100_000,
-    ],
-    ids=lambda damage: repr(damage)[:60],
+DAMAGED = (
+    b"\0" * 9,
+    b'{"kind": "train", "st',
+    b"\xff\xfe",
+    b"",
+    b"7",
+    b'{"kind": "train"}',
+    b'{"kind": 1, "step": 1}',
+    b'{"kind": "train", "step": "1"}',
+    b'{"kind": "train", "step": true}',
+    b'{"kind": "train", "step": -1}',
+    b'{"kind": "train", "step": 1%s}' % (b"0" * 30),
+    b'{"kind": "train", "step": 1, "loss": null}',
+    b'{"kind": "train", "step": 1, "loss": [1]}',
+    b'{"kind": "train", "step": 1, "loss": {"a": 1}}',
+    b'{"kind": "train", "step": 1, "loss": "1"}',
+    b'{"kind": "train", "step": 1, "loss": 1%s}' % (b"0" * 400),
+    b'{"kind": "../outside", "step": 1}',
+    b'{"kind": "", "step": 1}',
+    b"[" * 100_000,
 )
-def test_lines_that_cannot_be_read_are_left_out_and_counted(tmp_path, caplog, damage):
+
+
+def test_lines_that_cannot_be_read_are_left_out_and_counted(tmp_path, caplog):
     write_steps(tmp_path, 0, [1, 2])
     path = tmp_path / jsonl.FILE
     first, second, _ = path.read_bytes().split(b"\n")
-    path.write_bytes(b"\n".join([first, damage, damage, second, b""]))
+    for damage in DAMAGED:
+        path.write_bytes(b"\n".join([first, damage, damage, second, b""]))
+        lines, num_unreadable = jsonl.read_and_count(path)
+        assert ([line["step"] for line in lines], num_unreadable) == ([1, 2], 2)
     write_steps(tmp_path, 2, [3])
     assert steps_in(tmp_path) == [1, 2, 3]
     assert len(path.read_text().splitlines()) == 3
@@ -174,13 +179,13 @@ def test_floats_keep_seven_digits_and_other_numbers_all():
 
 
 def events(folder) -> dict[tuple[str, int], float]:
-    found = {}
+    numbers = {}
     for path in folder.iterdir():
         for record in tf.data.TFRecordDataset(str(path)):
             event = event_pb2.Event.FromString(record.numpy())
             for value in event.summary.value:
-                found[value.tag, event.step] = float(tf.make_ndarray(value.tensor))
-    return found
+                numbers[value.tag, event.step] = float(tf.make_ndarray(value.tensor))
+    return numbers
 
 
 def test_tensorboard_can_read_the_numbers_of_each_kind(tmp_path):
@@ -219,18 +224,10 @@ def test_curves_that_cannot_be_written_end_no_run(tmp_path, monkeypatch):
     assert steps_in(tmp_path) == [1, 2, 2]
 
 
-def test_going_back_gives_tensorboard_each_step_once(tmp_path):
-    write_steps(tmp_path, 0, [1, 2, 3, 4])
-    write_steps(tmp_path, 2, [3])
-    found = events(tmp_path / "tensorboard" / "train")
-    assert sorted(step for name, step in found if name == "loss") == [1, 2, 3]
-    assert len(list((tmp_path / "tensorboard" / "train").iterdir())) == 1
-
-
 def test_events_are_written_again_with_the_times_of_their_lines(tmp_path):
     log = MetricsLog(tmp_path, 0, rank=0)
     log.write("train", 1, 0.1, {"loss": 2.0, "time": 1_000_000_000.5})
-    log.write("train", 2, 0.2, {"loss": 1.0})  # As older versions wrote it.
+    log.write("train", 2, 0.2, {"loss": 1.0})
     log.close()
     before = time.time()
     MetricsLog(tmp_path, 2, rank=0).close()

@@ -55,16 +55,8 @@ def log(monkeypatch, capsys) -> Callable[[], str]:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0, "0:00"),
-        (0.4, "0:00"),
-        (9, "0:09"),
-        (59.4, "0:59"),
-        (59.6, "1:00"),
-        (60, "1:00"),
-        (754, "12:34"),
-        (3599.7, "1:00:00"),
-        (6730, "1:52:10"),
-        (360_000, "100:00:00"),
+        *((0.4, "0:00"), (9, "0:09"), (59.4, "0:59"), (59.6, "1:00")),
+        *((754, "12:34"), (3599.7, "1:00:00"), (360_000, "100:00:00")),
     ],
 )
 def test_durations_are_hours_minutes_and_seconds(seconds, text):
@@ -156,12 +148,12 @@ def test_a_line_has_what_fits(width, bar, names):
     assert all(len(progress.fit(LONG, 0.5, width)) <= width for width in range(50, 201))
 
 
-@pytest.mark.parametrize(("told", "columns"), [(61, 61), (0, 80)])
-def test_the_launchers_terminal_tells_its_width(proc, monkeypatch, told, columns):
+@pytest.mark.parametrize(("stated", "columns"), [(61, 61), (0, 80)])
+def test_the_launchers_terminal_tells_its_width(proc, monkeypatch, stated, columns):
     monkeypatch.delenv("COLUMNS", raising=False)
     controller, terminal = pty.openpty()
     try:
-        size = struct.pack("HHHH", 24, told, 0, 0)
+        size = struct.pack("HHHH", 24, stated, 0, 0)
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
         add_process(proc, 20, "mpirun", 1, os.ttyname(terminal))
         assert progress.columns(find_terminal(proc)) == columns
@@ -223,17 +215,13 @@ def test_a_launchers_terminal_is_the_ranks(proc, name):
 @pytest.mark.parametrize(
     "processes",
     [
-        (),  # They can't be seen.
-        (("mpirun", "/home/me/log"), ("bash", "/dev/pts/3")),
-        # The terminal of a shell doesn't make a pipe one.
-        (("bash", "/dev/pts/3"),),
-        (("mpirun", "pipe:[1]"),),
+        [],  # They can't be seen.
+        [(20, "mpirun", 10, "/home/me/log"), (10, "bash", 1, "/dev/pts/3")],
+        [(20, "bash", 1, "/dev/pts/3")],  # A shell's is not that of its pipe.
+        [(20, "mpirun", 1, "pipe:[1]"), (1, "mpirun", 0, "/dev/pts/0")],
     ],
 )
 def test_what_is_no_launchers_terminal_is_none(proc, processes):
-    for number, (name, error_output) in enumerate(processes):
-        add_process(proc, 20 - number, name, 19 - number, error_output)
-    add_process(proc, 1, "mpirun", 0, "/dev/pts/0")  # The first process of all.
-    if processes == (("mpirun", "pipe:[1]"),):
-        (proc / "20" / "stat").write_text("20 (mpirun) S 1 1 1 0 -1\n")
+    for process in processes:
+        add_process(proc, *process)
     assert find_terminal(proc) is None
