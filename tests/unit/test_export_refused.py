@@ -47,15 +47,36 @@ def test_a_network_that_has_diverged_is_refused(tmp_path, make_config):
     assert not (tmp_path / "export").exists()
 
 
-def test_a_disk_that_is_full_is_a_sentence_and_leaves_nothing(tmp_path, monkeypatch):
-    def write(trained, description, path):
-        path.mkdir()
-        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (tf.errors.ResourceExhaustedError(None, None, "No space"), "written: No space"),
+        (OSError("No space left on device"), "x.keras failed: No space left on device"),
+    ],
+)
+def test_a_writer_that_fails_leaves_nothing_behind(tmp_path, monkeypatch, error, words):
+    def fail(trained: Any, contents: Any, path: Path) -> None:
+        path.write_text("half")
+        raise error
 
-    set_writer(monkeypatch, "savedmodel", write)
-    with pytest.raises(UserError, match="export can't be written: No space left"):
-        formats.write("savedmodel", None, None, tmp_path / "export")
+    set_writer(monkeypatch, "keras", fail)
+    with pytest.raises(UserError, match=words):
+        formats.write("keras", None, None, tmp_path / "x.keras")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_appears_meanwhile_is_not_replaced(tmp_path, monkeypatch):
+    path = tmp_path / "x.keras"
+
+    def write(trained: Any, contents: Any, unfinished: Path) -> None:
+        unfinished.write_text("ours")
+        path.write_text("another's")
+
+    set_writer(monkeypatch, "keras", write)
+    with pytest.raises(UserError, match="exists already"):
+        formats.write("keras", None, None, path)
+    assert path.read_text() == "another's"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_file_of_pytorch_without_pytorch_is_refused_at_once(tmp_path, monkeypatch):
@@ -146,30 +167,6 @@ def test_the_packages_of_the_formats_are_those_of_the_extra():
         assert operator == ">=" or pinned[name] == version
         del pinned[name]
     assert pinned == {}
-
-
-def test_a_writer_that_fails_leaves_nothing_behind(config, tmp_path, monkeypatch):
-    def fail(trained: Any, contents: Any, path: Path) -> None:
-        path.write_text("half")
-        raise OSError("No space left on device")
-
-    set_writer(monkeypatch, "keras", fail)
-    done = exported_run.export(config, "keras", tmp_path / "x.keras")
-    assert_refused(done, "x.keras failed: No space left on device")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_appears_meanwhile_is_not_replaced(config, tmp_path, monkeypatch):
-    path = tmp_path / "x.keras"
-
-    def write(trained: Any, contents: Any, unfinished: Path) -> None:
-        unfinished.write_text("ours")
-        path.write_text("another's")
-
-    set_writer(monkeypatch, "keras", write)
-    assert_refused(exported_run.export(config, "keras", path), "exists already")
-    assert path.read_text() == "another's"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_file_that_is_no_export_is_refused(config, tmp_path):
