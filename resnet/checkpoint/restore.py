@@ -22,7 +22,6 @@ from resnet.runtime import versions
 
 # The first part of the names of a network's variables in a checkpoint.
 _PREFIXES = {"raw": "model", "ema": "ema"}
-_VELOCITY = "velocity/"  # Begins the names of momentum buffers.
 
 
 def restore_newest(
@@ -36,9 +35,9 @@ def restore_newest(
     Rank 0 reads the checkpoint, or initializes a new run, and broadcasts the variables.
     If the number of ranks is still that of the checkpoint, each rank gets its own
     BatchNorm averages back and reads its own `own_variables`. Otherwise all ranks get
-    the mean of the averages, and of the weights in a round of local SGD. Velocities of
-    the ranks' own are those of one of the ranks that saved them; the residuals of error
-    feedback begin with zeros.
+    the mean of the averages, and of the weights in a round of local SGD. The state of
+    the optimizer, where each rank has its own, is that of one of the ranks that saved
+    it; the residuals of error feedback begin with zeros.
 
     Args:
         state: The state of a new run, which is replaced.
@@ -96,7 +95,7 @@ def _load_newest(
 def _restore_own(state: TrainState, folder: Path, communicator: Communicator) -> None:
     """Gives each rank what it has saved, if all of these ranks have saved theirs.
 
-    Else each rank gets the velocities of a rank that saved its own.
+    Else each rank gets the optimizer's state of one that saved its own.
     """
     own = state.own_variables
     with communicator.collective_errors():
@@ -106,11 +105,11 @@ def _restore_own(state: TrainState, folder: Path, communicator: Communicator) ->
     if communicator.any_rank(is_other):
         logging.warning(
             "the checkpoint of step %d has no state of these %d ranks' own: the"
-            " residuals of error feedback begin with zeros",
+            " residuals of error feedback, if any, begin with zeros",
             state.step,
             communicator.num_ranks,
         )
-        names = [name for name in own.keys() & saved if name.startswith(_VELOCITY)]
+        names = own.keys() & saved.keys() & state.optimizer.slots.keys()
         own = {name: own[name] for name in names}
         saved = {name: saved[name] for name in names}
     with communicator.collective_errors():
