@@ -6,24 +6,260 @@ when a network is made.
 """
 
 import dataclasses
+import functools
 import operator
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from data_prep.records import image_encoding
+from data_prep.records.manifest import RecordSet
 from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
 from resnet.config import recipe_file
-from resnet.config.config import load_config
+from resnet.config.config import Config, load_config
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import resolve
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
-from resnet.hardware.placement import ProcessInfo
+from resnet.export import contents
+from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.models import names
-from resnet.network import Network, Prediction, Records
+from resnet.models.names import MODELS
 from resnet.runtime import startup
+from resnet.runtime.job import Job
+
+if TYPE_CHECKING:  # They import TensorFlow.
+    import keras
+    import tensorflow as tf
+
+    from resnet.evaluation.evaluator import Result
+    from resnet.evaluation.predictor import Predictor
+
+Image = str | os.PathLike[str] | np.ndarray
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A class that a network predicts for an image.
+
+    Attributes:
+        class_name: The name of the class.
+        label: The number of the class, from 0.
+        probability: The probability, from 0 to 1.
+    """
+
+    class_name: str
+    label: int
+    probability: float
+
+
+@dataclass(frozen=True)
+class Records:
+    """A data set of records.
+
+    Attributes:
+        record_set: The manifest and the folders of the set.
+    """
+
+    record_set: RecordSet
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the labels."""
+        return self.record_set.manifest.class_names
+
+    @property
+    def num_examples(self) -> dict[str, int]:
+        """The number of examples of each split, such as "train"."""
+        splits = self.record_set.manifest.splits
+        return {name: split.num_examples for name, split in splits.items()}
+
+
+class Network:
+    """A network with its weights, as `load` and `build` make it.
+
+    Attributes:
+        model: The Keras model, from normalized images `[batch, size, size, 3]` float32
+            to logits.
+        config: The settings, of which those of the network and of evaluation count.
+        step: The number of steps that the network was trained for; 0 for none.
+        weights: What the weights are, such as "random".
+        is_trained: Whether all weights are those of a training, also the classifier's.
+    """
+
+    def __init__(
+        self,
+        model: "keras.Model",
+        config: Config,
+        step: int,
+        weights: str,
+        is_trained: bool = True,
+    ) -> None:
+        self.model, self.config = model, config
+        self.step, self.weights, self.is_trained = step, weights, is_trained
+        known = contents.training_set(config)
+        self._set_format = known.image_format if known else None
+        self._apply_exif = known is not None and known.apply_exif_orientation
+
+    @functools.cached_property
+    def _predictor(self) -> "Predictor":
+        from resnet.evaluation.predictor import Predictor
+
+        return Predictor(self.model, self.config)
+
+    def __repr__(self) -> str:
+        config = self.config
+        return (
+            f"<{config.model}: {config.num_classes} classes, {config.image_size} px,"
+            f" weights {self.weights}>"
+        )
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What the network can't do, in a sentence each."""
+        config = self.config
+        found = [
+            "Keras can't load what model.save writes, since the layers are of this"
+            " project; eval/export.py writes a run's network in stock layers."
+        ]
+        if config.model in ("alexnet", "mlp"):
+            found.append(f"`model` takes images of {config.image_size} px only.")
+        if not self.is_trained:
+            found.append(f"It can't tell classes apart, with weights {self.weights}.")
+        if MODELS[config.model].has_image_statistics and not self.is_trained:
+            found.append("Its first layer is 0 until a run computes it from images.")
+        if config.recalibration_batches:
+            found.append("`evaluate` can't recalibrate, as the run's evaluation does.")
+        return tuple(found)
+
+    def evaluate(
+        self, records: Records, split: str = "validation", batch_size: int = 200
+    ) -> "Result":
+        """Returns the accuracy on all examples of a split, each counted once.
+
+        Args:
+            records: The data set, with the classes of the network. Each image is seen
+                in the views of the run's recipe (`eval_views`).
+            split: The name of the split, such as "validation".
+            batch_size: The number of images computed at a time.
+
+        Returns:
+            The result, with `top1` and `top5` as fractions, `loss`, `cross_entropy` and
+            `count`, as eval/resnet_eval.py reports it with --recalibration_batches=0.
+
+        Raises:
+            UserError: If the set has other classes, no such split, or corrupt records.
+        """
+        from resnet.evaluation.evaluator import Evaluator
+        from resnet.optim.train_state import decayed_variables, weight_penalty
+
+        own, given = self.config.class_names, records.class_names
+        if given != own:
+            raise UserError(
+                f"the data set must have the network's {len(own)} classes ({own[0]},"
+                f" ...); it has {len(given)} ({given[0]}, ...)."
+            )
+        if split not in records.num_examples:
+            known = ", ".join(records.num_examples)
+            raise UserError(f"split must be one of {known}; got {split!r}.")
+        _require_positive("batch_size", batch_size)
+        alone = Communicator(ProcessInfo())
+        config = dataclasses.replace(
+            self.config, eval_batch_size=batch_size, num_parallel_calls=0
+        )
+        shards = startup.check_shards(records.record_set, [split], "example", alone)
+        shard = startup.open_shards(records.record_set, shards, alone)[split]
+        threads = Threads(tuple(os.sched_getaffinity(0)), 0, 0)
+        evaluator = Evaluator(self.model, shard, config, Job(alone, threads))
+        decayed = decayed_variables(self.model, config)
+        return evaluator.evaluate(weight_penalty(decayed, config, self.step))
+
+    def predict(
+        self, images: Iterable[Image], top_k: int = 5, batch_size: int = 32
+    ) -> list[list[Prediction]]:
+        """Returns the most probable classes of each image, the best first.
+
+        Args:
+            images: Paths of image files, or images of any size as arrays `[height,
+                width, 3]` uint8 with red, green and blue.
+            top_k: The number of classes per image; all if there are fewer.
+            batch_size: The number of images computed at a time.
+
+        Raises:
+            UserError: If an image can't be read, or the network predicts NaN.
+        """
+        from resnet.evaluation.predictor import top_classes
+
+        _require_positive("top_k", top_k)
+        class_names = self.config.class_names
+        rows = self.probabilities(images, batch_size)
+        best = top_classes(rows, min(top_k, len(class_names)))
+        return [
+            [Prediction(class_names[k], k, float(row[k])) for k in indices.tolist()]
+            for row, indices in zip(rows, best, strict=True)
+        ]
+
+    def probabilities(
+        self, images: Iterable[Image], batch_size: int = 32
+    ) -> np.ndarray:
+        """Returns the probabilities of all classes, `[images, num_classes]` float32.
+
+        Args:
+            images: As `predict` takes them.
+            batch_size: The number of images computed at a time.
+
+        Raises:
+            UserError: As `predict` does.
+        """
+        import tensorflow as tf
+
+        if isinstance(images, (str, os.PathLike)):
+            raise UserError(f"images must be a list of images; got {images!r} alone.")
+        _require_positive("batch_size", batch_size)
+        found = list(images)
+        rows = np.zeros((len(found), self.config.num_classes), np.float32)
+        for first in range(0, len(found), batch_size):
+            of_batch = slice(first, first + batch_size)
+            batch = tf.stack([self._preprocessed(one) for one in found[of_batch]])
+            rows[of_batch] = self._predictor.probabilities(batch)
+        if not np.isfinite(rows).all():
+            raise UserError(
+                f"{self!r} predicts NaN or infinity, so its training has diverged. Load"
+                " an earlier checkpoint (step=...)."
+            )
+        return rows
+
+    def _preprocessed(self, image: Image) -> "tf.Tensor":
+        """Returns an image as the network takes it, `[size, size, 3]` float32."""
+        import tensorflow as tf
+
+        preprocess = self._predictor.preprocess
+        if isinstance(image, np.ndarray):
+            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+                raise UserError(
+                    "an image must be an array [height, width, 3] of uint8; got"
+                    f" {list(image.shape)} of {image.dtype}."
+                )
+            return preprocess.of_pixels(tf.constant(image))
+        try:
+            file = image_encoding.read_as_stored(
+                image, self._set_format, self._apply_exif
+            )
+            return preprocess(*file)
+        except tf.errors.OpError as error:
+            reason = error.message.splitlines()[0].rstrip(".")
+            raise UserError(f"{image} can't be decoded: {reason}.") from error
+
+
+def _require_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise UserError(f"{name} must be at least 1; got {value}.")
+
 
 __all__ = [
     "Network",

@@ -19,8 +19,7 @@ LAYERS: tuple[set[str], ...] = (
     {"resnet.checkpoint"},
     {"resnet.evaluation", "launch"},
     {"resnet.export", "resnet.report", "resnet.training"},
-    {"resnet.resnet_main", "resnet.network", "eval"},
-    {"resnet.api"},
+    {"resnet.resnet_main", "resnet.api", "eval"},
     {"resnet"},
 )
 # What may be imported from another folder, as path prefixes.
