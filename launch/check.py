@@ -35,17 +35,11 @@ _NAME, _STATE = 11, 9  # Columns.
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of a check.
-
-    Attributes:
-        findings: What was found.
-        plan: The plan; None if the hosts can't have one.
-        hosts_of_ranks: The host of each rank, as far as it is known.
-    """
+    """The result of a check."""
 
     findings: tuple[Finding, ...]
-    plan: JobPlan | None
-    hosts_of_ranks: Mapping[int, str]
+    plan: JobPlan | None  # None if the hosts can't have one.
+    hosts_of_ranks: Mapping[int, str]  # As far as they are known.
 
     @property
     def problems(self) -> list[Problem]:
@@ -91,15 +85,6 @@ def check(
     allows_single_core: bool,
 ) -> Checked:
     """Checks the hosts and, unless something is wrong with them, the ranks.
-
-    Args:
-        names: The hosts of the job; none for this machine.
-        dialect: The launcher.
-        manifest_dir: The folder of the data set whose manifest is compared; empty for
-            none.
-        make_plan: Returns the plan for the hosts, given their topologies.
-        requests: The signals that ask to stop.
-        allows_single_core: Whether a host may leave the job one of several cores.
 
     Raises:
         UserError: If there is no such launcher, or no plan for the hosts.

@@ -12,25 +12,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class JobShape:
-    """The processes of a job.
-
-    Attributes:
-        processes_per_node: The largest number of processes on a node.
-        cpus_per_node: The number of logical processors that they use on a node.
-        goes_round: Whether successive ranks are on different nodes, rather than on the
-            same until it has all of its ranks.
-        hosts_file: A file of host names; empty if the scheduler knows them.
-        srun_mpi: The plugin by which Slurm's srun starts MPI programs; empty for the
-            site's default.
-    """
+    """The processes of a job."""
 
     num_nodes: int
     num_processes: int
-    processes_per_node: int
-    cpus_per_node: int
-    goes_round: bool = False
-    hosts_file: str = ""
-    srun_mpi: str = ""
+    processes_per_node: int  # The largest number of them.
+    cpus_per_node: int  # Logical processors that they use on a node.
+    goes_round: bool = False  # Whether successive ranks are on different nodes.
+    hosts_file: str = ""  # A file of host names; empty if the scheduler knows them.
+    srun_mpi: str = ""  # By which srun starts MPI programs; empty for the site's.
 
     @property
     def cpus_per_process(self) -> int:
@@ -40,69 +30,42 @@ class JobShape:
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """What a scheduler is asked for beside the processes.
-
-    Attributes:
-        name: The name of the job.
-        hours, minutes: The time limit.
-        partition: The partition or queue; empty for the site's default.
-        is_resumed: Whether the job saves before its time limit, and resumes.
-    """
+    """What a scheduler is asked for beside the processes."""
 
     name: str
-    hours: int
+    hours: int  # With the minutes the time limit.
     minutes: int
-    partition: str = ""
-    is_resumed: bool = True
+    partition: str = ""  # Or queue; empty for the site's default.
+    is_resumed: bool = True  # Whether it saves before its time limit, and resumes.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How one launcher or scheduler is spoken to.
-
-    Attributes:
-        title: Its name in texts.
-        program: The program that starts the ranks.
-        options: The options of that program about the ranks of a job.
-        host_command: The command that runs a program once, on `{host}`.
-        shell_on_host: Whether a shell on the host parses what the command has joined.
-        unset_on_host: Variables that `host_command` must not see.
-        label_options: The options by which each line that a rank prints gets a label.
-        label: A pattern that matches the label: the group `rank` and, if the launcher
-            names it, `host`.
-        header: The lines of a batch file for the scheduler; none for launchers alone.
-        header_if_resumed: Further ones of a job that resumes.
-        header_otherwise: Further ones of any other job.
-        enter_folder: Lines of a script that enter the folder in which it was submitted.
-        find_clone: The lines of a script that set REPOSITORY to its clone.
-        run: The function of launch/jobs/requeue.sh that runs a job that resumes; empty
-            if the script becomes the launcher.
-        script_launcher: The lines of a script that set the array `launcher`.
-        before_limit: The lines of a script that ask a run to save before its time limit
-            where the scheduler doesn't.
-        starts_any: Whether it also has to start a single process.
-        rounds_cpus: Whether each process of a node gets the same number of processors,
-            and those that are left are unused.
-    """
+    """How one launcher or scheduler is spoken to."""
 
     title: str
-    program: str
+    program: str  # That starts the ranks, with the options about them.
     options: Sequence[str]
-    host_command: Sequence[str]
-    shell_on_host: bool = False
-    unset_on_host: Sequence[str] = ()
-    label_options: Sequence[str]
-    label: str
-    header: Sequence[str] = ()
+    host_command: Sequence[str]  # That runs a program once, on `{host}`.
+    shell_on_host: bool = False  # Whether a shell there parses what it has joined.
+    unset_on_host: Sequence[str] = ()  # Variables that `host_command` must not see.
+    label_options: Sequence[str]  # That put a label before each line of a rank.
+    label: str  # Matches it: the group `rank` and, if the launcher names it, `host`.
+    header: Sequence[str] = ()  # Of a batch file; none for launchers alone.
     header_if_resumed: Sequence[str] = ()
     header_otherwise: Sequence[str] = ()
+    # Lines of a script that enter the folder in which it was submitted, that set
+    # REPOSITORY to its clone, that set the array `launcher`, and that ask a run to save
+    # before its time limit where the scheduler doesn't.
     enter_folder: Sequence[str] = ()
     find_clone: Sequence[str]
-    run: str = ""
     script_launcher: Sequence[str]
     before_limit: Sequence[str] = ()
-    starts_any: bool = False
-    rounds_cpus: bool = False
+    # The function of launch/jobs/requeue.sh that runs a job that resumes; empty if the
+    # script becomes the launcher.
+    run: str = ""
+    starts_any: bool = False  # Whether it also has to start a single process.
+    rounds_cpus: bool = False  # Whether processes get the same number of processors.
 
     def command(self, shape: JobShape, options: Sequence[str] = ()) -> list[str]:
         """Returns the words in front of the program, with further options first."""

@@ -250,13 +250,6 @@ def require_dividing(
 ) -> None:
     """Refuses numbers of nodes that don't divide a batch.
 
-    Args:
-        numbers: The numbers of nodes.
-        possible: All numbers that do.
-        global_batch_size: The number of images in a step.
-        cluster: The cluster.
-        flag: The flag that has the numbers, for the error.
-
     Raises:
         UserError: With the nearest numbers that do.
     """
@@ -354,10 +347,6 @@ def _noise(values: Mapping[str, Any]) -> float:
 
 def read_benchmark(path: str, model: str) -> dict[str, Any]:
     """Returns the results of a benchmark of one node.
-
-    Args:
-        path: The file: all that the benchmark printed, or its last line.
-        model: The network to train.
 
     Raises:
         UserError: If they aren't a benchmark's, or are of another network.
@@ -497,14 +486,7 @@ def answers(
     knee: Prediction,
     predictions: Sequence[Prediction],
 ) -> str:
-    """Returns sentences about the time that is asked for, and about the knee.
-
-    Args:
-        within: The fewest nodes that train in the time; None if no number does.
-        time: The time as it was asked for; empty if none was.
-        knee: The nodes at the knee.
-        predictions: The predictions for all numbers of nodes, which rise.
-    """
+    """Returns sentences about the time that is asked for, and about the knee."""
     sentences = []
     if time and within:
         sentences.append(

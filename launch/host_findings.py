@@ -18,16 +18,10 @@ _DIGEST_CHARACTERS = 16  # Enough to tell two apart.
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that is wrong.
-
-    Attributes:
-        sentence: It, and what to do, as one sentence.
-        prevents_run: Whether the job would fail or not be the planned one, rather than
-            be slower.
-    """
+    """Something that is wrong, and what to do, as one sentence."""
 
     sentence: str
-    prevents_run: bool = True
+    prevents_run: bool = True  # Rather than make the job slower.
 
 
 @dataclass(frozen=True)
@@ -55,11 +49,7 @@ def names(hosts: Sequence[str]) -> str:
 
 
 def by_value(values: Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    """Returns each different value with its hosts, the most frequent one first.
-
-    Args:
-        values: The value of each host, by its name.
-    """
+    """Returns each different value with its hosts, the most frequent one first."""
     hosts: dict[str, list[str]] = {}
     for host, value in values.items():
         hosts.setdefault(value, []).append(host)
@@ -67,11 +57,7 @@ def by_value(values: Mapping[str, str]) -> list[tuple[str, list[str]]]:
 
 
 def differences(values: Mapping[str, str]) -> str:
-    """Returns the different values with their hosts, in words; empty if all are equal.
-
-    Args:
-        values: The value of each host, by its name.
-    """
+    """Returns the different values and their hosts; empty if all are equal."""
     different = by_value(values)
     if len(different) < 2:
         return ""
@@ -79,28 +65,16 @@ def differences(values: Mapping[str, str]) -> str:
 
 
 def answers(hosts: Sequence[str], failures: Mapping[str, str]) -> Finding:
-    """Returns which hosts have answered.
-
-    Args:
-        hosts: The hosts of the job.
-        failures: Why hosts have not answered, in a sentence each.
-    """
+    """Returns which hosts have answered, given why others haven't."""
     answered = [host for host in hosts if host not in failures]
     found = f"{len(answered)} of {len(hosts)} answered: {names(answered)}"
-    problems = [Problem(sentence) for sentence in failures.values()]
-    return Finding("hosts", found.rstrip(": "), tuple(problems))
+    return Finding("hosts", found.rstrip(": "), tuple(map(Problem, failures.values())))
 
 
 def compare(
     reports: Reports, expects_data: bool, allows_single_core: bool
 ) -> list[Finding]:
-    """Returns what can be said without a plan.
-
-    Args:
-        reports: The report of each host, by its name; at least one.
-        expects_data: Whether the job has a data set.
-        allows_single_core: Whether a host may leave the job one of several cores.
-    """
+    """Returns what can be said without a plan of at least one host."""
     return [
         _software("versions", reports, is_digest=False),
         _software("code", reports, is_digest=True),
@@ -117,59 +91,50 @@ def _software(name: str, reports: Reports, is_digest: bool) -> Finding:
     keys = dict.fromkeys(key for report in reports.values() for key in report.versions)
     for key in (key for key in keys if key.endswith(_DIGEST) == is_digest):
         values = {host: of.versions.get(key, "none") for host, of in reports.items()}
+        value = next(iter(values.values()))
         if text := differences(values):
             problems.append(
-                Problem(
-                    f"all hosts must have the same {key}; it is {text}. Use the same"
-                    " clone and environment on all of them."
-                )
+                f"all hosts must have the same {key}; it is {text}. Use the same clone"
+                " and environment on all of them."
             )
             continue
-        value = next(iter(values.values()))
         if value == "none" and not key.startswith(_MAY_BE_MISSING):
             problems.append(
-                Problem(
-                    f"{key.removeprefix(_PACKAGE)} must be installed on the hosts; it"
-                    " isn't. Use the environment of `make venv`."
-                )
+                f"{key.removeprefix(_PACKAGE)} must be installed on the hosts; it"
+                " isn't. Use the environment of `make venv`."
             )
         label = key.removeprefix(_PACKAGE).removesuffix(_DIGEST).strip()
         found.append(f"{label} {value}")
-    return Finding(name, ", ".join(found) or "they differ", tuple(problems))
+    found_text = ", ".join(found) or "they differ"
+    return Finding(name, found_text, tuple(map(Problem, problems)))
 
 
 def _data(reports: Reports, is_expected: bool) -> Finding:
     """Compares the manifests of the data set."""
     if not is_expected:
         return Finding("data", "not checked without --data_dir", is_checked=False)
-    unreadable = {
-        host: report.data_problem
-        for host, report in reports.items()
-        if report.data_problem
-    }
+    unreadable = {host: of.data_problem for host, of in reports.items()}
     problems = [
-        Problem(
-            f"the data set must be readable on each host; on {names(hosts)} it isn't:"
-            f" {reason}"
-        )
+        f"the data set must be readable on each host; on {names(hosts)} it isn't:"
+        f" {reason}"
         for reason, hosts in by_value(unreadable)
+        if reason
     ]
     digests = {
         host: report.data[:_DIGEST_CHARACTERS]
         for host, report in reports.items()
         if not report.data_problem
     }
+    found = "no manifest"
     if text := differences(digests):
+        found = "manifests differ"
         problems.append(
-            Problem(
-                "all hosts must have the same data set; the SHA-256 of its manifest is"
-                f" {text}. Copy the records again."
-            )
+            "all hosts must have the same data set; the SHA-256 of its manifest is"
+            f" {text}. Copy the records again."
         )
-    found = "manifests differ" if text else "no manifest"
-    if digests and not text:
+    elif digests:
         found = f"the same manifest, SHA-256 {next(iter(digests.values()))}"
-    return Finding("data", found, tuple(problems))
+    return Finding("data", found, tuple(map(Problem, problems)))
 
 
 def _processor(reports: Reports) -> Finding:
@@ -187,50 +152,42 @@ def _processor(reports: Reports) -> Finding:
         for what, values in (("processor", models), ("instruction sets", sets))
         if (text := differences(values))
     ]
-    found = by_value(models)[0][0] or "unknown"
-    return Finding("processor", found, tuple(problems))
+    return Finding("processor", by_value(models)[0][0] or "unknown", tuple(problems))
 
 
 def _cores(reports: Reports, allows_single_core: bool) -> Finding:
     """Compares the cores that a job may use."""
     problems = []
+    nodes = {host: report.topology for host, report in reports.items()}
     cores = {
-        host: f"{len(report.topology.cores)} of {report.topology.num_installed_cores}"
-        for host, report in reports.items()
+        host: f"{len(node.cores)} of {node.num_installed_cores}"
+        for host, node in nodes.items()
     }
     if text := differences(cores):
         problems.append(
-            Problem(
-                "a job needs the same number of usable cores on each host; it is"
-                f" {text}. Ask the scheduler for whole nodes, or plan a job for the"
-                " hosts of each kind."
-            )
+            "a job needs the same number of usable cores on each host; it is"
+            f" {text}. Ask the scheduler for whole nodes, or plan a job for the"
+            " hosts of each kind."
         )
-    single = {
-        host: report.topology.num_installed_cores
-        for host, report in reports.items()
-        if len(report.topology.cores) == 1 < report.topology.num_installed_cores
-    }
+    single = [
+        host
+        for host, node in nodes.items()
+        if len(node.cores) == 1 < node.num_installed_cores
+    ]
     if single and not allows_single_core:
         problems.append(
-            Problem(
-                "a cgroup or an affinity mask must leave a job more than one core; on"
-                f" {names(list(single))} it leaves one of"
-                f" {next(iter(single.values()))}. Ask the scheduler for whole nodes and"
-                " turn the launcher's binding off, or plan for one core by"
-                " --ranks_per_node=1."
-            )
+            "a cgroup or an affinity mask must leave a job more than one core; on"
+            f" {names(single)} it leaves one of {nodes[single[0]].num_installed_cores}."
+            " Ask the scheduler for whole nodes and turn the launcher's binding off, or"
+            " plan for one core by --ranks_per_node=1."
         )
-    return Finding("cores", f"{by_value(cores)[0][0]} usable", tuple(problems))
+    found = f"{by_value(cores)[0][0]} usable"
+    return Finding("cores", found, tuple(map(Problem, problems)))
 
 
 def _idleness(reports: Reports) -> Finding:
     """Finds processors that other programs keep busy."""
-    busy = {
-        host: cpu_list(report.busy_cpus)
-        for host, report in reports.items()
-        if report.busy_cpus
-    }
+    busy = {host: cpu_list(of.busy_cpus) for host, of in reports.items()}
     problems = [
         Problem(
             f"processors {cpus} of {names(hosts)} are busy with other programs, but the"
@@ -238,8 +195,10 @@ def _idleness(reports: Reports) -> Finding:
             prevents_run=False,
         )
         for cpus, hosts in by_value(busy)
+        if cpus
     ]
-    found = f"{len(reports) - len(busy)} of {len(reports)} hosts are idle"
+    num_idle = list(busy.values()).count("")
+    found = f"{num_idle} of {len(reports)} hosts are idle"
     return Finding("load", found, tuple(problems))
 
 

@@ -27,23 +27,14 @@ _IDLE_COLUMNS = (3, 4)  # Columns of /proc/stat: idle, and waiting for a disk.
 
 @dataclass(frozen=True)
 class HostReport:
-    """What a host says of itself.
-
-    Attributes:
-        topology: Its processors, memory and network.
-        boot_id: What two hosts share only if they are one machine.
-        versions: The versions and digests of the software, by their descriptions.
-        data: The SHA-256 of the data set's manifest; empty without a data set.
-        data_problem: Why the data set can't be read; empty if it can.
-        busy_cpus: The usable logical processors that other programs keep busy.
-    """
+    """What a host says of itself."""
 
     topology: Topology
-    boot_id: str
-    versions: dict[str, str]
-    data: str
-    data_problem: str
-    busy_cpus: tuple[int, ...]
+    boot_id: str  # What two hosts share only if they are one machine.
+    versions: dict[str, str]  # Of the software, and digests, by their descriptions.
+    data: str  # The SHA-256 of the data set's manifest; empty without a data set.
+    data_problem: str  # Why the data set can't be read; empty if it can.
+    busy_cpus: tuple[int, ...]  # That other programs keep busy.
 
 
 def gather(manifest_dir: str, root: Path = Path("/")) -> HostReport:

@@ -41,10 +41,6 @@ def read_file(path: str) -> list[str]:
 def of_job(num_nodes: int, environ: Mapping[str, str] = os.environ) -> list[str]:
     """Returns the hosts of the scheduler's job; none if it is this machine.
 
-    Args:
-        num_nodes: The number of nodes.
-        environ: The environment of this process.
-
     Raises:
         UserError: If they are not known, or not as many as nodes.
     """
@@ -86,12 +82,6 @@ def ask(
     requests: StopRequests,
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Runs the planner on all hosts at the same time.
-
-    Args:
-        hosts: Their names.
-        dialect: The launcher that reaches them.
-        arguments: The arguments of `launch/plan.py`.
-        requests: The signals that ask to stop.
 
     Returns:
         What each host that has answered has printed, and for each other one a sentence

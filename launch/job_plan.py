@@ -37,39 +37,25 @@ _LONG_EXCHANGE_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan is asked for.
+    """What a plan is asked for; None and 0 choose the number."""
 
-    Attributes:
-        job: One of `PROGRAMS`.
-        launcher: One of `DIALECTS`.
-        recipe_flag: The value of --recipe that names the recipe.
-        overrides: The settings of the run that the command line overrides.
-        given: The words of the flags that are passed on to a training, by the names of
-            their settings.
-        class_names: The names of the classes; empty if they aren't known.
-        ranks_per_node: The ranks, or workers, of a node; None for one per NUMA node.
-        num_intra_threads, num_inter_threads: The threads of a rank; 0 chooses them.
-        num_servers: The number of parameter servers; None chooses it.
-        hosts_file, srun_mpi: As in `JobShape`.
-        kmp_blocktime: The time that an OpenMP thread spins before it sleeps, in ms.
-    """
-
-    job: str
-    launcher: str
+    job: str  # One of `PROGRAMS`.
+    launcher: str  # One of `DIALECTS`.
     recipe: Recipe
-    recipe_flag: str
+    recipe_flag: str  # The value of --recipe that names it.
     overrides: Mapping[str, Any]
     num_train_examples: int
+    # The words of flags that are passed on to a training, by their settings' names.
     given: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    class_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()  # Empty if they aren't known.
     eval_batch_size: int = 200
-    ranks_per_node: int | None = None
+    ranks_per_node: int | None = None  # Of an asynchronous training the workers.
     num_intra_threads: int = 0
     num_inter_threads: int = 0
     num_servers: int | None = None
     hosts_file: str = ""
     srun_mpi: str = ""
-    kmp_blocktime: int = 1
+    kmp_blocktime: int = 1  # Milliseconds.
 
 
 @dataclass(frozen=True)
@@ -232,11 +218,7 @@ def _resolve(
 
 
 def _fitting(run: Derived, memory_bytes: int) -> Derived:
-    """Returns the run with the fewest micro-batches that fit into a rank's memory.
-
-    Raises:
-        UserError: If even the smallest micro-batch doesn't fit.
-    """
+    """Returns the run with the fewest micro-batches that fit into a rank's memory."""
     config = run.config
     usable = _USABLE_MEMORY * memory_bytes
     examples = config.global_batch_size // run.num_parts

@@ -40,11 +40,7 @@ class Labels:
         self._unread = b""
 
     def translate(self, data: bytes) -> bytes:
-        """Returns the lines that a piece of the stream completes, with their labels.
-
-        Args:
-            data: The piece.
-        """
+        """Returns the lines that a piece of the stream completes, with their labels."""
         *lines, self._unread = (self._unread + data).split(b"\n")
         return b"".join(map(self._translate_line, lines))
 
@@ -84,12 +80,6 @@ def run(
     requests: StopRequests,
 ) -> int:
     """Runs a job, and names rank and host in each line; returns its exit code.
-
-    Args:
-        words: The words of the command.
-        pattern: What matches the labels that it prints, as `Labels` takes it.
-        hosts: The host of each rank.
-        requests: The signals that ask to stop, which are forwarded.
 
     Raises:
         UserError: If there is no such program.

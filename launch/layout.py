@@ -18,28 +18,16 @@ _CORES_FOR_TWO, _CORES_FOR_ONE = 16, 8
 
 @dataclass(frozen=True)
 class Layout:
-    """The ranks of a job, and the cores and threads of each.
-
-    Attributes:
-        num_nodes: The number of nodes.
-        ranks_per_node: The number of ranks on each node that divide its cores.
-        cores: The cores of each of these, in the order of the local ranks.
-        num_intra_threads: The number of threads of a rank that share an op.
-        num_inter_threads: The number of ops of a rank that run at the same time.
-        restricted_to: The logical processors that the launcher has to restrict the
-            ranks of a node to, since they may use more; empty for no restriction.
-        reasons: Why the layout is so, in sentences.
-        warnings: What may be wrong or slow, in sentences.
-    """
+    """The ranks of a job, and the cores and threads of each."""
 
     num_nodes: int
-    ranks_per_node: int
-    cores: tuple[tuple[Core, ...], ...]
-    num_intra_threads: int
-    num_inter_threads: int
-    restricted_to: tuple[int, ...]
-    reasons: tuple[str, ...]
-    warnings: tuple[str, ...]
+    ranks_per_node: int  # Those that divide its cores.
+    cores: tuple[tuple[Core, ...], ...]  # Of each local rank.
+    num_intra_threads: int  # Of a rank that share an op.
+    num_inter_threads: int  # Ops of a rank at the same time.
+    restricted_to: tuple[int, ...]  # Processors that the launcher restricts ranks to.
+    reasons: tuple[str, ...]  # Why the layout is so, in sentences.
+    warnings: tuple[str, ...]  # What may be wrong or slow, in sentences.
 
     @property
     def num_ranks(self) -> int:
@@ -129,12 +117,7 @@ def choose(
 
 
 def divide(cores: list[Core], num_ranks: int) -> tuple[tuple[Core, ...], ...]:
-    """Returns the cores of each rank of a node, as the ranks divide them themselves.
-
-    Args:
-        cores: The cores, ordered by socket and NUMA node; at least one per rank.
-        num_ranks: The number of ranks.
-    """
+    """Returns the cores of each rank of a node, as the ranks divide them themselves."""
     by_cpus = {core.cpus: core for core in cores}
     seen = [[core.cpus for core in cores]] * num_ranks
     return tuple(
@@ -144,11 +127,7 @@ def divide(cores: list[Core], num_ranks: int) -> tuple[tuple[Core, ...], ...]:
 
 
 def _refuse_single_core(topology: Topology) -> None:
-    """Refuses a node that leaves a job one of its cores, which is hardly ever intended.
-
-    Raises:
-        UserError: If it does.
-    """
+    """Refuses a node that leaves a job one of several cores: hardly ever intended."""
     usable = len(topology.cores)
     if topology.cpu_quota:
         usable = min(usable, max(int(topology.cpu_quota), 1))

@@ -22,21 +22,13 @@ _TWO_VALUES = ("-genv", "-env")
 
 @dataclass(frozen=True)
 class MpirunCommand:
-    """A command `mpirun [options] program ...` of Hydra (MPICH, Intel MPI).
-
-    Attributes:
-        words: The words of the command.
-        num_ranks: Value of `-np`.
-        ranks_per_host: Value of `-ppn`; 0 without it.
-        hosts: Hosts as `host` or `host:ranks`; empty if the command names none.
-        indices: Index in `words` of the value of each option, by the option's name.
-    """
+    """A command `mpirun [options] program ...` of Hydra (MPICH, Intel MPI)."""
 
     words: tuple[str, ...]
-    num_ranks: int
-    ranks_per_host: int
-    hosts: tuple[str, ...]
-    indices: dict[str, int]
+    num_ranks: int  # Value of `-np`.
+    ranks_per_host: int  # Value of `-ppn`; 0 without it.
+    hosts: tuple[str, ...]  # As `host` or `host:ranks`.
+    indices: dict[str, int]  # In `words`, of the value of each option.
 
     def without(self, hosts: Sequence[str]) -> "MpirunCommand | None":
         """Returns the command without some hosts, or None if no host is left."""
@@ -90,12 +82,7 @@ class MpirunCommand:
 
 
 def _run(words: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-    """Runs a command of the launcher, for `PROBE_SECONDS` at most.
-
-    Raises:
-        subprocess.TimeoutExpired: If it takes longer.
-        UserError: If the launcher can't be run.
-    """
+    """Runs a command of the launcher, for `PROBE_SECONDS` at most."""
     try:
         return subprocess.run(
             words,

@@ -217,41 +217,21 @@ def _numbers(plan: JobPlan, run: Derived) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Folders:
-    """The folders of a script; empty ones are left to launch/jobs/site.sh.
+    """The folders of a script; empty ones are left to launch/jobs/site.sh."""
 
-    Attributes:
-        clone: The clone on the cluster; empty if the script shall look for it, as a
-            script in launch/jobs has to.
-        data_dir: The records.
-        output_dir: The folder in which the run has its own.
-        run_dir: The name of the run's own folder; empty for that of the job.
-        stage_from: The shared folder whose records are first copied to the `data_dir`
-            on each node; empty for no copies.
-        stages_shards: Whether each node copies only its own shards.
-        bundle: An archive of `make bundle` on a shared disk, which each node unpacks on
-            its own and runs the job from; empty for none.
-    """
-
-    clone: str = ""
+    clone: str = ""  # Empty if the script looks for it, as those in launch/jobs do.
     data_dir: str = ""
-    output_dir: str = ""
-    run_dir: str = ""
-    stage_from: str = ""
-    stages_shards: bool = False
-    bundle: str = ""
+    output_dir: str = ""  # In which the run has its own.
+    run_dir: str = ""  # The name of that; empty for that of the job.
+    stage_from: str = ""  # A shared folder whose records each node copies first.
+    stages_shards: bool = False  # Whether each node copies only its own shards.
+    bundle: str = ""  # An archive of `make bundle`, which each node unpacks.
 
 
 def script(
     plan: JobPlan, batch: BatchSettings, folders: Folders, written_by: str
 ) -> str:
-    """Returns the script of a job.
-
-    Args:
-        plan: The plan.
-        batch: What the scheduler is asked for, and the name of the job.
-        folders: The folders.
-        written_by: The command that writes the script.
-    """
+    """Returns the script of a job."""
     dialect = plan.dialect
     requeues = bool(dialect.run) and batch.is_resumed
     lines = [

@@ -104,11 +104,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _num_servers(words: Sequence[str], by_flag: int | None) -> int:
-    """Returns the number of parameter servers, by -s or the command of the training.
-
-    Raises:
-        UserError: If the two differ.
-    """
+    """Returns the number of parameter servers, by -s or the command of the training."""
     in_command = _value("num_ps", words)
     if in_command is None:
         return 1 if by_flag is None else by_flag
@@ -123,11 +119,7 @@ def _num_servers(words: Sequence[str], by_flag: int | None) -> int:
 
 
 def _require_reachable(command: Sequence[str], hosts_file: str) -> None:
-    """Refuses a command on hosts that can't be reached.
-
-    Raises:
-        UserError: With the names of these hosts.
-    """
+    """Refuses a command on hosts that can't be reached."""
     parsed = mpirun_command.parse(command)
     unreachable = parsed.find_unreachable_hosts() if parsed else []
     if unreachable:
@@ -139,11 +131,7 @@ def _require_reachable(command: Sequence[str], hosts_file: str) -> None:
 
 
 def _is_async(words: Sequence[str]) -> bool:
-    """Returns whether the command of a training asks for an asynchronous one.
-
-    Raises:
-        UserError: If there is no recipe of the name that it has.
-    """
+    """Returns whether the command of a training asks for an asynchronous one."""
     mode = _value("sync_mode", words)
     recipe = _value("recipe", words)
     if mode is None and recipe is not None:

@@ -79,11 +79,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _require_one_folder(record_set: RecordSet, data_dir: str) -> None:
-    """Refuses records whose index is elsewhere, or the converse.
-
-    Raises:
-        UserError: If they are not both in --data_dir.
-    """
+    """Refuses records whose index is elsewhere, or the converse."""
     own = pathlib.Path(data_dir).resolve()
     folders = {record_set.index_dir.resolve(), record_set.records_dir.resolve()}
     if folders != {own}:

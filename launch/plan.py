@@ -404,11 +404,7 @@ def job_words(plan: JobPlan, data_dir: str, model_dir: str) -> list[str]:
 
 
 def _probe_hosts(names: Sequence[str], launcher: str) -> list[tuple[str, Topology]]:
-    """Returns the name and the topology of each host.
-
-    Raises:
-        UserError: If there is no such launcher, or it can't reach a host.
-    """
+    """Returns the name and the topology of each host."""
     requests = StopRequests()
     requests.catch()
     words = ["--probe", "--print=topology"]

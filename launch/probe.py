@@ -20,11 +20,7 @@ _NO_LIMIT = (
 
 
 def probe(root: Path = Path("/")) -> Topology:
-    """Returns the topology of one machine, with the cores that this process may use.
-
-    Args:
-        root: The folder that stands for `/`.
-    """
+    """Returns the topology of one machine, with the cores that this process may use."""
     online = _online(root)
     usable = sorted(set(online) & set(_allowed(root)))
     installed = _cores(root, online)

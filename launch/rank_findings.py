@@ -27,73 +27,46 @@ _IS_FABRIC = ":"  # In the names of ports, such as mlx5_0:1.
 
 @dataclass(frozen=True)
 class Traffic:
-    """What has carried the messages of a rank in the measurement.
+    """What has carried the messages of a rank in the measurement."""
 
-    Attributes:
-        tcp_bytes: What the rank has sent by TCP, by interface.
-        port_bytes: What the host has sent by the ports of a fabric, by port.
-        open_devices: The device files of fabrics that the rank has opened.
-    """
-
-    tcp_bytes: dict[str, int]
-    port_bytes: dict[str, int]
-    open_devices: tuple[str, ...]
+    tcp_bytes: dict[str, int]  # Sent by the rank, by interface.
+    port_bytes: dict[str, int]  # Sent by the host, by the port of a fabric.
+    open_devices: tuple[str, ...]  # Device files of fabrics that the rank has opened.
 
 
 @dataclass(frozen=True)
 class Rank:
-    """What a rank got.
-
-    Attributes:
-        boot_id: What two hosts share only if they are one machine.
-        given_cpus: The logical processors that the launcher has left it.
-        cpus: Those that it has bound itself to.
-    """
+    """What a rank got."""
 
     rank: int
     local_rank: int
     host: str
-    boot_id: str
-    given_cpus: tuple[int, ...]
-    cpus: tuple[int, ...]
+    boot_id: str  # What two hosts share only if they are one machine.
+    given_cpus: tuple[int, ...]  # That the launcher has left it.
+    cpus: tuple[int, ...]  # That it has bound itself to.
     traffic: Traffic
 
 
 @dataclass(frozen=True)
 class Link:
-    """A connection between two hosts.
+    """A connection between two hosts."""
 
-    Attributes:
-        ranks: The two ranks that were measured.
-        latency: Seconds that a message of 8 bytes takes.
-        bandwidth: Bytes per second in each direction, both used at the same time.
-    """
-
-    ranks: tuple[int, ...]
-    latency: float
-    bandwidth: float
+    ranks: tuple[int, ...]  # The two that were measured.
+    latency: float  # Seconds of a message of 8 bytes.
+    bandwidth: float  # Bytes per second each way, both used at the same time.
 
 
 @dataclass(frozen=True)
 class RankReport:
-    """What the ranks of a job got.
-
-    Attributes:
-        ranks: The ranks, by their number.
-        links: The connections between neighboring hosts.
-        message_bytes: What each measurement of a link has sent in each direction.
-    """
+    """What the ranks of a job got."""
 
     ranks: tuple[Rank, ...]
-    links: tuple[Link, ...]
-    message_bytes: int
+    links: tuple[Link, ...]  # Between neighboring hosts.
+    message_bytes: int  # That each measurement of a link has sent in each direction.
 
 
 def parse(text: str) -> RankReport:
     """Returns the report in what the measuring program has printed.
-
-    Args:
-        text: Its output, in which the report is a line of JSON.
 
     Raises:
         UserError: If there is none.
@@ -115,13 +88,7 @@ def parse(text: str) -> RankReport:
 def compare(
     report: RankReport, plan: JobPlan, hosts: Mapping[str, HostReport]
 ) -> list[Finding]:
-    """Returns what is there and what is wrong.
-
-    Args:
-        report: What the ranks got.
-        plan: The plan of the job.
-        hosts: The report of each host of the job, by its name.
-    """
+    """Returns what is there and what is wrong."""
     interfaces = {host: of_host.topology.interfaces for host, of_host in hosts.items()}
     return [
         _binding(report, plan, hosts),
@@ -253,12 +220,7 @@ def _slow_link(ends: str, value: str, usual: str) -> Problem:
 def _transport(
     report: RankReport, interfaces: Mapping[str, Sequence[Interface]]
 ) -> Finding:
-    """Returns what has carried the messages, and whether there is something better.
-
-    Args:
-        report: What the ranks got.
-        interfaces: The network interfaces of each host, by its name.
-    """
+    """Returns what has carried the messages, and whether there is something better."""
     if not report.links:
         return Finding("transport", "one host: shared memory", is_checked=False)
     ends = [rank for link in report.links for rank in link.ranks]

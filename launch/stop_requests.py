@@ -25,19 +25,12 @@ _ENDING_SECONDS = 3.0  # Time for a command to end after a signal before the nex
 
 @dataclass(frozen=True)
 class Completed:
-    """A command that has ended.
+    """A command that has ended."""
 
-    Attributes:
-        exit_code: Its exit code; 128 and the number of the signal that has ended it.
-        stdout: Its output.
-        stderr: Its standard error.
-        timed_out: Whether it was ended because it took too long.
-    """
-
-    exit_code: int
+    exit_code: int  # 128 and the number of the signal that has ended it.
     stdout: str
     stderr: str
-    timed_out: bool = False
+    timed_out: bool = False  # Whether it was ended because it took too long.
 
     @property
     def reason(self) -> str:
@@ -86,12 +79,6 @@ class StopRequests:
         It runs in a session of its own. Otherwise mpirun would get SIGINT twice, from
         the terminal and from this program.
 
-        Args:
-            words: The words of the command.
-            is_captured: Whether its standard output and error are pipes, rather than
-                those of this program.
-            unset: Variables of this program's environment that it doesn't get.
-
         Raises:
             UserError: If there is no such program.
         """
@@ -137,11 +124,6 @@ class StopRequests:
         """Runs a command, and returns what it prints. Threads may call it.
 
         It has nothing to save, so it is killed if it doesn't end soon after a signal.
-
-        Args:
-            words: The words of the command.
-            seconds: The time after which it is ended.
-            unset: Variables of this program's environment that it doesn't get.
 
         Raises:
             UserError: If there is no such program.

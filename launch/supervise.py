@@ -80,13 +80,6 @@ def supervise(
 ) -> int:
     """Runs a command until it is done or must not be restarted.
 
-    Args:
-        words: The command that starts the training.
-        model_dir: Folder of the run.
-        requests: The signals that ask to stop.
-        limits: When it is restarted.
-        locked_seconds: Additional delay if the folder is still locked, in seconds.
-
     Returns:
         The exit code of the last start.
     """
@@ -216,10 +209,6 @@ def _require_even_parts(config: Config, num_ranks: int) -> None:
 
 def model_dir_of(words: Sequence[str], before: str) -> str:
     """Returns the --model_dir that a command names, or else that of this program.
-
-    Args:
-        words: The command.
-        before: That of this program; empty for none.
 
     Raises:
         UserError: If there is none, the two differ, or there is no command.

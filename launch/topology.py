@@ -26,70 +26,40 @@ _MEMORY_TOLERANCE = 0.02  # Firmware keeps a little of the same memory.
 
 @dataclass(frozen=True)
 class Core:
-    """A physical core.
-
-    Attributes:
-        socket: The number of its socket.
-        numa_node: The number of its NUMA node. A socket has several with sub-NUMA
-            clusters.
-        cpus: Its logical processors (hyper-threads) by their numbers in Linux.
-        is_efficiency_core: Whether it is a slower core beside faster ones.
-    """
+    """A physical core."""
 
     socket: int
-    numa_node: int
-    cpus: tuple[int, ...]
-    is_efficiency_core: bool = False
+    numa_node: int  # A socket has several with sub-NUMA clusters.
+    cpus: tuple[int, ...]  # Its hyper-threads by their numbers in Linux.
+    is_efficiency_core: bool = False  # Whether it is slower than others.
 
 
 @dataclass(frozen=True)
 class Interface:
-    """A network interface.
-
-    Attributes:
-        name: Its name in Linux.
-        megabits_per_second: Its speed; 0 if it isn't known.
-    """
+    """A network interface."""
 
     name: str
-    megabits_per_second: int
+    megabits_per_second: int  # 0 if it isn't known.
 
 
 @dataclass(frozen=True)
 class Topology:
-    """The nodes of a cluster, which are all equal.
-
-    Attributes:
-        num_nodes: The number of nodes.
-        cores: The cores of a node that a job may use, ordered by socket and NUMA node.
-        num_installed_cores: The number of cores of a node, including those that a
-            cgroup or an affinity mask excludes.
-        threads_per_core: The number of hyper-threads of a core.
-        memory_bytes: The memory of a node that a job may use; 0 if it isn't known.
-        instruction_sets: Those of `INSTRUCTION_SETS` that the processor has.
-        interfaces: The network interfaces.
-        cpu_model: The name of the processor; empty if it isn't known.
-        cpu_quota: The processor time that a cgroup allows, in logical processors; 0 for
-            no limit.
-        source: How the values were found.
-        has_cpu_numbers: Whether the numbers of the logical processors are those of the
-            machine. Firmware numbers sockets one after the other or in turn, so they
-            don't follow from the number of cores.
-        hosts: The names of the nodes, if they are known.
-    """
+    """The nodes of a cluster, which are all equal."""
 
     num_nodes: int
-    cores: tuple[Core, ...]
-    num_installed_cores: int
+    cores: tuple[Core, ...]  # That a job may use, by socket and NUMA node.
+    num_installed_cores: int  # With those that a cgroup or an affinity mask excludes.
     threads_per_core: int = 1
-    memory_bytes: int = 0
-    instruction_sets: tuple[str, ...] = ()
+    memory_bytes: int = 0  # That a job may use; 0 if it isn't known.
+    instruction_sets: tuple[str, ...] = ()  # Of `INSTRUCTION_SETS`.
     interfaces: tuple[Interface, ...] = ()
     cpu_model: str = ""
-    cpu_quota: float = 0.0
-    source: str = "as stated"
+    cpu_quota: float = 0.0  # Processors whose time a cgroup allows; 0 for no limit.
+    source: str = "as stated"  # How the values were found.
+    # Whether the processors have the machine's numbers. Firmware numbers sockets one
+    # after the other or in turn, so these don't follow from the number of cores.
     has_cpu_numbers: bool = True
-    hosts: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()  # The names of the nodes, if they are known.
 
     def __post_init__(self) -> None:
         if not self.cores:
@@ -121,15 +91,6 @@ def stated(
     memory_bytes: int = 0,
 ) -> Topology:
     """Returns the topology of a cluster that is described by numbers.
-
-    Args:
-        num_nodes: The number of nodes.
-        sockets: The number of sockets of a node.
-        cores_per_socket: The number of cores of a socket.
-        threads_per_core: The number of hyper-threads of a core.
-        numa_per_socket: The number of NUMA nodes of a socket, above 1 with sub-NUMA
-            clusters.
-        memory_bytes: The memory of a node; 0 if it isn't known.
 
     Raises:
         UserError: If a number is below 1, or the cores of a socket can't be divided
@@ -178,10 +139,6 @@ def to_json(topology: Topology) -> str:
 def from_json(text: str, described: str) -> Topology:
     """Returns the topology in a JSON text that `to_json` has returned.
 
-    Args:
-        text: The text.
-        described: A description of its source, for the sentence of an error.
-
     Raises:
         UserError: If the text holds something else.
     """
@@ -199,9 +156,6 @@ def read(path: str) -> Topology:
 
 def of_hosts(probed: Sequence[tuple[str, Topology]]) -> Topology:
     """Returns the topology of several hosts, each of which was probed.
-
-    Args:
-        probed: The name and the topology of each host, at least one.
 
     Raises:
         UserError: If the hosts differ, naming one that does and in what.
@@ -224,13 +178,7 @@ def of_hosts(probed: Sequence[tuple[str, Topology]]) -> Topology:
 
 
 def repeated(one: Topology, num_nodes: int, hosts: Sequence[str]) -> Topology:
-    """Returns the topology of several nodes that are like one.
-
-    Args:
-        one: The node.
-        num_nodes: The number of nodes.
-        hosts: Their names; empty if they aren't known.
-    """
+    """Returns the topology of several nodes that are like one."""
     known = tuple(hosts) or (one.hosts if num_nodes == 1 else ())
     return dataclasses.replace(one, num_nodes=num_nodes, hosts=known)
 

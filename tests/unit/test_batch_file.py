@@ -132,11 +132,6 @@ def test_slurm_is_asked_for_nodes_time_signal_and_requeue():
     ]
 
 
-def test_slurm_gives_servers_a_task_of_their_own():
-    text = script("--launcher=slurm", "--job=parameter_server")
-    assert {"--ntasks-per-node=3", "--cpus-per-task=16"} <= set(options(text, "SBATCH"))
-
-
 def test_lsf_requeues_by_the_exit_code_and_signals_ahead_of_the_limit():
     assert options(script("--launcher=lsf", "--run_name=r"), "BSUB") == [
         "-W 24:00",

@@ -12,17 +12,6 @@ from launch import plan
 from tests import in_process
 
 LAUNCH = Path(__file__).resolve().parents[2] / "launch" / "jobs"
-TRAIN_FLAGS = [
-    "--train_batch_size",
-    "24576",
-    "--train_steps",
-    "4680",
-    "--num_intra_threads",
-    "22",
-    "--num_inter_threads",
-    "2",
-]
-CLOSING_FLAGS = ["--use_tpu=False", "--kmp_blocktime", "1"]
 NAMES = ("train_256_nodes_24k", "train_64_nodes_collapse", "eval_one_node")
 SCRIPTS = sorted([*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.slurm")])
 # As it might be called on a cluster: with a space in it.
@@ -63,42 +52,38 @@ def run_script(site, name, *arguments, **changes):
 
 
 @pytest.mark.parametrize("suffix", ["sh", "slurm"])
-def test_training_runs_the_published_command(site, suffix):
-    result = run_script(site, f"train_256_nodes_24k.{suffix}")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "train_256_nodes_24k",
+            "OMP_NUM_THREADS= mpirun -np 512 -ppn 2 python C/resnet/resnet_main.py"
+            " --train_batch_size 24576 --train_steps 4680 --num_intra_threads 22"
+            " --num_inter_threads 2 --data_dir=D --model_dir=O/model_batch_24k_90ep"
+            " --use_tpu=False --kmp_blocktime 1",
+        ),
+        (
+            "train_64_nodes_collapse",
+            "OMP_NUM_THREADS= mpirun -np 128 -ppn 2 python C/resnet/resnet_main.py"
+            " --recipe=collapse_72ep_4k --num_intra_threads 22 --num_inter_threads 2"
+            " --data_dir=D --model_dir=O/model_collapse_72ep",
+        ),
+        (
+            "eval_one_node",
+            "OMP_NUM_THREADS=46 python C/eval/resnet_eval.py --eval_batch_size 200"
+            " --num_intra_threads 46 --num_inter_threads 2 --data_dir=D"
+            " --model_dir=O/model_batch_24k_90ep --use_tpu=False --kmp_blocktime 1",
+        ),
+    ],
+)
+def test_the_scripts_run_the_published_commands(site, name, expected, suffix):
+    result = run_script(site, f"{name}.{suffix}")
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == [
-        "OMP_NUM_THREADS=",
-        "mpirun",
-        "-np",
-        "512",
-        "-ppn",
-        "2",
-        "python",
-        f"{site}/{CLONE}/resnet/resnet_main.py",
-        *TRAIN_FLAGS,
-        f"--data_dir={site}/records",
-        f"--model_dir={site}/out put/model_batch_24k_90ep",
-        *CLOSING_FLAGS,
-    ]
-
-
-@pytest.mark.parametrize("suffix", ["sh", "slurm"])
-def test_the_collapse_recipe_runs_on_its_128_ranks(site, suffix):
-    result = run_script(site, f"train_64_nodes_collapse.{suffix}")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[1:] == [
-        "mpirun",
-        "-np",
-        "128",
-        "-ppn",
-        "2",
-        "python",
-        f"{site}/{CLONE}/resnet/resnet_main.py",
-        "--recipe=collapse_72ep_4k",
-        *TRAIN_FLAGS[4:],
-        f"--data_dir={site}/records",
-        f"--model_dir={site}/out put/model_collapse_72ep",
-    ]
+    words = expected.split(" ")
+    for letter, folder in (("C", CLONE), ("D", "records"), ("O", "out put")):
+        pattern = rf"(^|=){letter}(/|$)"
+        words = [re.sub(pattern, rf"\1{site}/{folder}\2", word) for word in words]
+    assert result.stdout.splitlines() == words
 
 
 def test_a_phase_of_the_collapse_recipe_can_be_started_by_hand(site):
@@ -107,26 +92,6 @@ def test_a_phase_of_the_collapse_recipe_can_be_started_by_hand(site):
     for suffix in ("sh", "slurm"):
         result = run_script(site, f"{script}.{suffix}", *flags, MODEL_DIR="mine")
         assert result.stdout.splitlines()[-3:] == ["--model_dir=mine", *flags]
-
-
-@pytest.mark.parametrize("suffix", ["sh", "slurm"])
-def test_evaluation_runs_the_published_command(site, suffix):
-    result = run_script(site, f"eval_one_node.{suffix}")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == [
-        "OMP_NUM_THREADS=46",
-        "python",
-        f"{site}/{CLONE}/eval/resnet_eval.py",
-        "--eval_batch_size",
-        "200",
-        "--num_intra_threads",
-        "46",
-        "--num_inter_threads",
-        "2",
-        f"--data_dir={site}/records",
-        f"--model_dir={site}/out put/model_batch_24k_90ep",
-        *CLOSING_FLAGS,
-    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -204,12 +169,6 @@ def test_an_unknown_launcher_is_refused(site):
     assert "LAUNCHER must be mpirun or srun; got prun." in result.stderr
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_modules_are_loaded_before_bash_is_told_to_stop_at_errors(name):
-    text = (LAUNCH / f"{name}.slurm").read_text()
-    assert text.index("# module load") < text.index("\nset -euo pipefail\n")
-
-
 def test_a_host_file_is_handed_to_mpirun(site):
     hosts = site / "host file"
     hosts.write_text("node1\nnode2\n")
@@ -232,19 +191,6 @@ def test_a_missing_host_file_is_named(site):
     result = run_script(site, "train_256_nodes_24k.sh", HOSTFILE=site / "nowhere")
     assert result.returncode == 2
     assert "HOSTFILE" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("name", "ranks"), list(zip(NAMES, (512, 128, 1), strict=True))
-)
-def test_slurm_asks_for_the_nodes_and_ranks_of_the_command(name, ranks):
-    text = (LAUNCH / f"{name}.slurm").read_text()
-    options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", text, flags=re.MULTILINE))
-    ranks_of_node, cores = (
-        int(options[name]) for name in ("ntasks-per-node", "cpus-per-task")
-    )
-    assert int(options["nodes"]) * ranks_of_node == ranks
-    assert ranks_of_node * cores == 48
 
 
 @pytest.mark.parametrize("suffix", ["sh", "slurm"])

@@ -1,7 +1,6 @@
 """The batch files of the published runs resume after their time limit."""
 
 import os
-import re
 import signal
 import subprocess
 from pathlib import Path
@@ -107,14 +106,3 @@ def test_a_queue_that_refuses_is_said(start):
     _, error = job.communicate(timeout=200)
     assert job.returncode == 75
     assert "the job can't be requeued" in error
-
-
-@pytest.mark.parametrize("path", sorted(LAUNCH.glob("*.slurm")), ids=lambda p: p.name)
-def test_batch_files_may_be_queued_again_and_keep_their_log(path):
-    options = re.findall(r"^#SBATCH --(\S+)$", path.read_text(), flags=re.MULTILINE)
-    assert {"requeue", "open-mode=append"} <= set(options)
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_the_shell_is_told_before_the_time_is_up(path):
-    assert "\n#SBATCH --signal=B:USR1@120\n" in path.read_text()
