@@ -268,3 +268,54 @@ def test_a_plan_of_another_length_and_batch_says_so():
     assert "the learning rates are multiplied by 0.3333" in plan.changes[0]
     assert make().changes == ()
     assert dataclasses.replace(make().run, num_parts=64).micro_batch_size == 384
+
+
+def on_two_ranks(recipe=R24K, **overrides):
+    nodes = topology.stated(1, 1, 2)
+    return make(nodes, recipe=recipe, ranks_per_node=2, overrides=overrides).run
+
+
+def test_the_measured_memory_is_met():
+    # RESULTS.md: 2 ranks with 32 images each, in MiB.
+    for precision, measured in (("float32", 3347), ("bf16", 2180)):
+        run = on_two_ranks(global_batch_size=64, precision=precision)
+        assert run.rank_memory_bytes / (1 << 20) == pytest.approx(measured, rel=0.02)
+
+
+LOCAL, CODED = {"sync_every": 4}, {"compress": "layerwise", "method": "topk"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "copies"),
+    [
+        ({}, {"ema_decay": 0.5}, 1),
+        (LOCAL, {**LOCAL, "outer_momentum": 0.5}, 2),
+        (CODED, {**CODED, "error_feedback": True}, 1),
+        (CODED, {**CODED, "method": "dgc"}, 1),
+    ],
+)
+def test_copies_of_the_weights_take_memory(before, after, copies):
+    plain, more = (
+        on_two_ranks(global_batch_size=64, **changes) for changes in (before, after)
+    )
+    grown = more.rank_memory_bytes - plain.rank_memory_bytes
+    assert grown == copies * plain.gradient_bytes
+
+
+def test_the_slow_weights_of_lookahead_take_memory():
+    recipe = RECIPES["cifar10_airbench94"]
+    plain = on_two_ranks(dataclasses.replace(recipe, lookahead_every=0))
+    grown = on_two_ranks(recipe).rank_memory_bytes - plain.rank_memory_bytes
+    assert grown == plain.gradient_bytes
+
+
+def test_the_published_runs_have_the_published_rates():
+    (phase,) = make().run.phases
+    assert (phase.rates[0], phase.peak_rate, phase.warmup_steps) == (0.1, 4.8, 260)
+    assert phase.rates[-1] == pytest.approx(0.00108597, rel=1e-5)
+    run = make(topology.stated(64, 2, 24), recipe=imagenet.COLLAPSE_72EP_4K).run
+    names = [phase.settings.name for phase in run.phases]
+    assert names == ["init", "cyc1", "cyc2", "cyc3", "collapse"]
+    assert (run.num_steps, run.phases[-1].first_step) == (22_610, 21_050)
+    assert (run.phases[0].peak_rate, run.phases[0].warmup_steps) == (1.6, 1560)
+    assert (run.phases[1].rates[0], run.phases[1].warmup_steps) == (1.02, 0)
