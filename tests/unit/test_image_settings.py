@@ -9,17 +9,11 @@ import pytest
 import tensorflow as tf
 
 from resnet import models
-from resnet.config import recipe_file
-from resnet.config.config import Config, load_config, save_config
-from resnet.config.recipe import Recipe
-from resnet.config.recipes import cifar10
-from resnet.config.resolve import resolve
 from resnet.data import batches
 from resnet.data.augmentation import preprocessing
 from resnet.data.augmentation.preprocessing import Normalization
 from resnet.models import alexnet
 from resnet.optim.train_state import TrainState
-from tests.unit import small_recipe_file
 from tests.unit.seen_images import jpeg, noise, seed
 
 OTHER = Normalization((0.5, 0.25, 0.1), (0.2, 0.4, 0.5))
@@ -110,17 +104,6 @@ def test_pytorchs_weights_are_uniform_within_the_inverse_root_of_the_inputs(
             assert not layer.beta.numpy().any()
 
 
-def test_the_seed_decides_pytorchs_weights():
-    kernels = [
-        models.build("resnet8", 10, 32, seed=seed, initialization="pytorch")
-        .get_layer("stem")
-        .kernel.numpy()
-        for seed in (1, 1, 2)
-    ]
-    np.testing.assert_array_equal(kernels[0], kernels[1])
-    assert not np.array_equal(kernels[0], kernels[2])
-
-
 def test_batch_normalization_decays_where_the_recipe_says_so(make_config):
     config = make_config(model="resnet8")
     for decays in (False, True):
@@ -129,35 +112,3 @@ def test_batch_normalization_decays_where_the_recipe_says_so(make_config):
         for name, is_decayed in found.items():
             is_of_batch_norm = name.endswith(("/gamma", "/beta"))
             assert is_decayed == (decays or not is_of_batch_norm), name
-
-
-def cifar10_config(**overrides) -> Config:
-    classes = tuple("abcdefghij")
-    return resolve(cifar10.RESNET9, overrides, 50_000, classes)
-
-
-def test_a_run_of_the_recipe_begins_with_pytorchs_weights():
-    state = TrainState(cifar10_config())
-    kernel = state.model.get_layer("prep").kernel
-    assert np.abs(kernel.numpy()).max() <= uniform_limit(kernel)
-
-
-def test_the_settings_are_stored_and_read(tmp_path):
-    config = cifar10_config(model_dir=str(tmp_path))
-    save_config(config)
-    assert load_config(str(tmp_path)) == config
-
-
-def from_file(tmp_path, **contents) -> Recipe:
-    contents = {"based_on": "cifar10", "name": "mine", **contents}
-    return recipe_file.get(str(small_recipe_file.write(tmp_path, contents)))
-
-
-def test_a_recipe_file_can_state_them(tmp_path):
-    recipe = from_file(
-        tmp_path, channel_mean=[0, 0.5, 1], initialization="variance_scaling"
-    )
-    config = resolve(recipe, {}, 50_000, ("a", "b"))
-    assert config.channel_mean == (0.0, 0.5, 1.0)
-    assert config.channel_stddev == cifar10.RESNET9.channel_stddev
-    assert config.initialization == "variance_scaling"

@@ -9,7 +9,6 @@ import tensorflow as tf
 from resnet.base import json_file
 from resnet.config import explain, recipe_file
 from resnet.config.config import Config
-from resnet.config.phases import learning_rate
 from resnet.config.recipes import digits, inception
 from resnet.config.resolve import resolve
 from resnet.data.augmentation import preprocessing
@@ -30,56 +29,6 @@ def run_of(recipe, **overrides) -> Config:
 def explained(recipe, num_ranks: int, **overrides) -> str:
     derived = explain.Derived(run_of(recipe, **overrides), num_ranks)
     return " ".join(explain.describe_run(recipe, overrides, derived).split())
-
-
-@pytest.mark.parametrize(
-    ("recipe", "rate", "worker_batch"),
-    [
-        (inception.CIFAR10_BSP, 0.4, 256),
-        (inception.CIFAR10_ASYNC, 0.1, 256),
-        (inception.IMAGENET_BSP, 0.05, 96),
-        (inception.IMAGENET_ASYNC, 0.05, 96),
-        (digits.DIGITS_MLP, 0.1, None),
-    ],
-)
-def test_the_learning_rates_are_constant(recipe, rate, worker_batch):
-    config = run_of(recipe)
-    for step in (0, 1, config.train_steps // 2, config.train_steps - 1):
-        assert learning_rate(config.phases, step) == rate
-    # The source has no rule for another batch.
-    assert learning_rate(run_of(recipe, global_batch_size=10).phases, 0) == rate
-    if worker_batch:
-        assert config.global_batch_size == 5 * worker_batch
-
-
-@pytest.mark.parametrize("recipe", [*CIFAR10, *IMAGENET])
-def test_the_runs_have_the_settings_of_the_source(recipe):
-    config = run_of(recipe)
-    is_small = recipe in CIFAR10
-    assert config.model == ("inception_bn_28" if is_small else "inception_bn")
-    assert config.image_size == (28 if is_small else 224)
-    assert config.initialization == ("uniform_0.07" if is_small else "uniform_0.01")
-    # As the code of 2015: gamma is trained.
-    assert (config.batch_norm_epsilon, config.fixed_gamma) == (1e-10, False)
-    assert config.batch_norm_momentum == 0.9
-    assert config.optimizer == "momentum"
-    assert not config.nesterov
-    assert config.learning_rate_in_velocity
-    assert config.decay_batch_norm
-    assert recipe.rank_batch_size == (128 if is_small else 48)
-    (phase,) = config.phases
-    assert (phase.momentum, phase.weight_decay) == (0.9, 1e-5)
-    assert phase.augmentation == "random_crop"
-    assert phase.label_smoothing == 0
-
-
-def test_the_perceptron_has_the_settings_of_the_source():
-    config = run_of(digits.DIGITS_MLP)
-    assert (config.model, config.image_size) == ("mlp", 28)
-    assert config.initialization == "uniform_0.01"
-    assert not config.nesterov
-    (phase,) = config.phases
-    assert (phase.momentum, phase.augmentation) == (0.9, "none")
 
 
 def test_an_epoch_of_the_source_is_said_to_be_what_it_is():
@@ -103,24 +52,6 @@ def test_the_plan_names_what_is_unusual(recipe):
     assert "Changed from the recipe" in text  # 5 ranks, where the source has 10 GPUs.
     text = explained(recipe, 10)
     assert "Changed from the recipe" not in text
-
-
-def test_only_the_asynchronous_run_on_cifar10_has_no_published_result():
-    assert [recipe.published for recipe in (*CIFAR10, *IMAGENET)] == [
-        "top-1 88.83 %",
-        "",
-        "top-1 63.13 % after 19 epochs",
-        "top-1 57.96 % after 10 epochs",
-    ]
-    assert "without its settings and results" in explained(inception.CIFAR10_ASYNC, 5)
-
-
-def test_the_other_runs_of_the_source_are_two_flags_away():
-    config = run_of(
-        inception.CIFAR10_BSP, global_batch_size=2560, peak_learning_rate=0.1
-    )
-    assert config.train_steps == 938  # 2.4 million / 2560 = 937.5.
-    assert learning_rate(config.phases, 900) == 0.1
 
 
 def test_images_of_cifar10_are_windows_of_28_pixels_less_the_mean():

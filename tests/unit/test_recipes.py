@@ -1,17 +1,18 @@
+"""The recipes against their sources: steps, learning rates, and what is derived."""
+
 import dataclasses
 
 import pytest
 
-from resnet.base.settings import declarations
+from resnet.config import phases
 from resnet.config.config import Config
-from resnet.config.phases import AUGMENTATIONS
-from resnet.config.recipe import EVAL_CROPS, Recipe, RecipePhase
-from resnet.config.recipes import RECIPES, cifar10, digits, imagenette
+from resnet.config.recipe import RecipePhase
+from resnet.config.recipes import RECIPES, digits, imagenet_few_epochs, inception
+from resnet.config.recipes.imagenet_few_epochs import ramp
 from resnet.config.resolve import resolve
-from resnet.models import names
+from resnet.config.schedules import Schedule
 
-CLASSES = ("a", "b")
-
+EXACT = {"rel": 1e-13, "abs": 0}  # A few roundings of a float64.
 CIFAR10_RECIPES = (
     "cifar10",
     "cifar10_resnet9_24ep",
@@ -19,7 +20,6 @@ CIFAR10_RECIPES = (
     "cifar10_alexnet_24ep",
 )
 AIRBENCH = ("cifar10_airbench94", "cifar10_94")
-
 INCEPTION_RECIPES = (
     "cifar10_inception_bsp",
     "cifar10_inception_async",
@@ -31,69 +31,7 @@ INCEPTION_RECIPES = (
 def run_of(name: str) -> Config:
     """Returns the run that a recipe is published for."""
     recipe = RECIPES[name]
-    return resolve(recipe, {}, recipe.num_train_examples, CLASSES)
-
-
-def test_the_names_are_those_of_the_documents():
-    assert list(RECIPES) == [
-        "tpu_90ep_24k",
-        "tpu_90ep_8k",
-        "collapse_72ep_4k",
-        "collapse_94ep_14k",
-        "goyal_90ep_8k",
-        "lars_35ep_1632",
-        "lars_35ep_3264",
-        "lars_40ep_4k",
-        "lars_42ep_8k",
-        "lars_45ep_13k",
-        "lars_56ep_32k",
-        "imagenet_18ep",
-        "imagenette",
-        "imagenette_best",
-        "imagenette_collapse",
-        "imagenette_lars",
-        "finetune",
-        "cifar10",
-        "cifar10_resnet9_24ep",
-        "cifar10_alexnet_bn_24ep",
-        "cifar10_alexnet_24ep",
-        "cifar10_airbench94",
-        "cifar10_94",
-        "cifar10_inception_bsp",
-        "cifar10_inception_async",
-        "imagenet_inception_bsp",
-        "imagenet_inception_async",
-        "digits",
-        "digits_mlp",
-    ]
-
-
-def test_each_recipe_is_found_by_its_name_and_says_where_it_comes_from():
-    for name, recipe in RECIPES.items():
-        assert recipe.name == name
-        assert RECIPES[name] is recipe
-        assert recipe.source.strip()
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_each_recipe_resolves_without_flags(name):
-    config = run_of(name)
-    recipe = RECIPES[name]
-    assert config.recipe == name
-    assert config.model == recipe.model
-    assert config.global_batch_size == recipe.global_batch_size
-    assert len(config.phases) == len(recipe.phases)
-    assert config.first_phase == config.initial_weights == ""
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_each_recipe_names_what_the_program_has(name):
-    recipe = RECIPES[name]
-    assert recipe.model in names.MODELS
-    assert recipe.optimizer in declarations(Recipe)["optimizer"].names
-    assert recipe.eval_crop in EVAL_CROPS
-    for part in recipe.phases:
-        assert part.augmentation in AUGMENTATIONS
+    return resolve(recipe, {}, recipe.num_train_examples, ("a", "b"))
 
 
 # Name: batch, and for each phase steps, warm-up steps and weight decay.
@@ -161,7 +99,9 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_has_the_published_steps_and_weight_decay(name):
-    config = run_of(name)
+    config, recipe = run_of(name), RECIPES[name]
+    assert config.recipe == recipe.name == name
+    assert recipe.source.strip()
     batch, expected = PUBLISHED[name]
     assert config.global_batch_size == batch
     assert [
@@ -172,6 +112,86 @@ def test_a_recipe_has_the_published_steps_and_weight_decay(name):
         )
         for phase in config.phases
     ] == expected
+
+
+# Steps of the run and their rates by hand and the papers' formulas, around the ends of
+# warm-ups and phases: a warm-up has start + (peak - start) * i / length.
+RATES = """
+cifar10_inception_bsp 0:0.4 1874:0.4
+cifar10_inception_async 0:0.1 1874:0.1
+imagenet_inception_bsp 0:0.05 53376:0.05
+imagenet_inception_async 0:0.05 53376:0.05
+digits_mlp 0:0.1 2399:0.1
+tpu_90ep_24k 0:0.1 130:2.45 259:4.781923076923077 261:4.798914027149321 2470:2.4
+   4679:0.0010859728506787331 4680:0.0
+tpu_90ep_8k 0:0.1 781:3.1960358056265985 783:3.1997592717971863
+   14074:0.00024072820281351086 14075:0.0
+collapse_72ep_4k 0:0.1 780:0.85 1559:1.5990384615384616 1560:1.4666666666666666
+   3900:1.2666666666666666 7799:0.9334188034188035 7800:1.02 9675:0.57375
+   11549:0.2551360181333333 11551:0.255509 12549:0.763491 12550:0.5738488888888889
+   13925:0.35674555555555554 16299:0.10279027136 16300:0.19 17299:0.571618
+   17300:0.42963555555555555 18675:0.26709222222222223 21049:0.07695816128 21050:0.143
+   21830:0.03575 22609:5.876068376068376e-08 22610:0.0
+collapse_94ep_14k 0:0.1 223:2.45 445:4.789461883408071 446:4.533731343283582 3819:2.52
+   7637:0.24059701492537314 7638:0.254 7839:0.0635 8039:1.5717432736813445e-06
+   8040:0.0
+lars_35ep_1632 0:0.0 785:3.7 1570:7.4 15308:1.850075 29046:0.0001
+lars_35ep_3264 0:0.0 157:2.1 785:10.5 7654:2.625075 14523:0.0001
+lars_40ep_4k 0:0.0 1:0.00639386189258312 782:5.0 1563:9.993606138107417
+   1565:9.998271931571031 7386:2.4694945538033046 13136:0.00010007466271026005
+   13137:0.0001
+lars_42ep_8k 0:0.0 1:0.021739130434782608 391:8.5 781:16.97826086956522
+   783:16.994422147523387 4439:2.720084 6876:0.00010045761362512206 6877:0.0001
+lars_45ep_13k 0:0.0 1:0.0144960362400906 882:12.78550396375991 884:12.793311613438792
+   2775:3.272388536800909 4709:0.00010087395616898047 4710:0.0001
+lars_56ep_32k 0:0.0 1:0.03386581469648562 313:10.6 625:21.166134185303516
+   627:21.17417009073182 1720:2.3556444444444447 2266:0.00010787257216341903
+   2267:0.0001
+goyal_90ep_8k 0:0.1 781:3.1960358056265985 783:3.2 4691:3.2 4692:0.32 9383:0.32
+   9384:0.032 12510:0.032 12511:0.0032 14074:0.0032
+imagenette 0:0.01 74:0.0175 147:0.024898648648648648 149:0.02498873366381253
+   2366:1.1266336187471835e-05 2367:0.0
+imagenet_18ep 0:0.0 1564:1.024 3127:2.0473452685421996 3129:2.0479999235856434
+   7194:1.024 11259:7.641435661298601e-08 11260:0.0
+cifar10_94 0:0.24 74:0.1512 199:0.0012 200:0.0
+cifar10_airbench94 0:0.3 54:0.8944954128440366 108:1.4889908256880733
+   110:1.4961989100817439 143:1.3707629427792916 475:0.1088010899182561 476:0.105
+imagenette_best 0:0.007 74:0.0385 147:0.06957432432432432 149:0.06999997814171635
+   1554:0.03498044188239895 2958:2.185828366252363e-08 2959:0.0
+imagenette_collapse 0:0.0015625 162:0.024856211656441717 163:0.02292091836734694
+   816:0.014591836734693877 817:0.0159375 1208:0.004014887013671954
+   1313:0.011861755952380952 1314:0.008957604770984624 1706:0.0016067897277780032
+   1707:0.00296875 1811:0.008880654761904761 1812:0.006706478964663881
+   2203:0.0012113577629924135 2204:0.002234375 2366:8.409706801159246e-08 2367:0.0
+imagenette_lars 0:0.0 141:0.05 281:0.09964539007092199 283:0.09990410070079189
+   2366:1.0230029501578593e-06 2367:1e-06
+finetune 0:0.0 74:0.00125 148:0.0025 666:0.00125 1183:5.7472477524300735e-09 1184:0.0
+cifar10 0:0.0 244:0.2 487:0.39918032786885244 489:0.39978448275862066 1416:0.2
+   2343:0.00021551724137931034 2344:0.0
+cifar10_resnet9_24ep 0:0.0 244:0.2 487:0.39918032786885244 489:0.39978448275862066
+   1416:0.2 2343:0.00021551724137931034 2344:0.0
+cifar10_alexnet_bn_24ep 0:0.0 244:0.2 487:0.39918032786885244 489:0.39978448275862066
+   1416:0.2 2343:0.00021551724137931034 2344:0.0
+cifar10_alexnet_24ep 0:0.0 244:0.2 487:0.39918032786885244 489:0.39978448275862066
+   1416:0.2 2343:0.00021551724137931034 2344:0.0
+digits 0:0.01 11:0.03 21:0.04818181818181818 22:0.05 268:0.00020242914979757084
+   269:0.0
+"""
+
+
+def test_recipes_have_the_rates_that_hand_and_paper_give():
+    rates: dict[str, dict[int, float]] = {}
+    for word in RATES.split():
+        step, is_rate, rate = word.partition(":")
+        if is_rate:
+            rates[list(rates)[-1]][int(step)] = float(rate)
+        else:
+            rates[word] = {}
+    assert set(rates) == set(RECIPES)
+    for name, expected in rates.items():
+        of_run = run_of(name).phases
+        found = {step: phases.learning_rate(of_run, step) for step in expected}
+        assert found == pytest.approx(expected, **EXACT), name
 
 
 @pytest.mark.parametrize(
@@ -189,194 +209,126 @@ def test_the_published_runs_have_the_published_lengths(name, train_steps, epochs
     assert config.epoch(train_steps) == pytest.approx(epochs, abs=5e-4)
 
 
-def test_the_24k_recipe_has_the_published_numbers():
-    config = run_of("tpu_90ep_24k")
-    assert config.model == "resnet50"
-    assert config.num_train_examples == 1_281_167
-    assert config.image_size == 224
-    assert config.batch_norm_momentum == 0.95
-    assert config.eval_crop_fraction == 0.875
-    assert config.eval_crop == "resize_then_crop"
-    assert config.optimizer == "momentum"
-    assert config.nesterov
-    assert not config.learning_rate_in_velocity
-    assert config.zero_last_gamma
-    assert config.clip_norm == config.ema_decay == 0
-    (phase,) = config.phases
-    assert phase.momentum == 0.9
-    assert phase.label_smoothing == 0
-    assert phase.image_size == 224
-    assert phase.augmentation == "random_resized_crop_2018_02"
-    assert phase.min_crop_area == 0.08
-    assert phase.random_augment == phase.mixup == phase.cutmix == 0
-
-
 @pytest.mark.parametrize("name", ["collapse_72ep_4k", "collapse_94ep_14k"])
-def test_the_runs_of_caffe_are_those_of_caffe(name):
+def test_a_caffe_solver_begins_with_the_weights_only(name):
     config = run_of(name)
-    assert config.model == "resnet50"
-    assert config.batch_norm_momentum == 0.95
-    assert config.eval_crop == "resize_then_crop"
-    assert config.optimizer == "momentum"
-    assert not config.nesterov
     assert config.learning_rate_in_velocity
-    assert not config.zero_last_gamma
-    for phase in config.phases:
-        assert phase.reset_momentum  # A solver is begun with the weights only.
-        assert phase.momentum == 0.9
-        assert phase.label_smoothing == 0
-    augmentations = [phase.augmentation for phase in config.phases]
-    *whole, last = augmentations
-    assert set(whole) == {"random_resized_crop"}
-    assert last == "random_crop"
+    assert all(phase.reset_momentum for phase in config.phases)
 
 
-def test_the_phases_have_the_names_of_their_solvers():
-    found = [phase.name for phase in run_of("collapse_72ep_4k").phases]
-    assert found == ["init", "cyc1", "cyc2", "cyc3", "collapse"]
-    found = [phase.name for phase in run_of("collapse_94ep_14k").phases]
-    assert found == ["linear", "collapse"]
-
-
-def test_the_tpu_runs_say_whose_crops_they_have_and_what_is_inferred():
-    for name in ("tpu_90ep_24k", "tpu_90ep_8k"):
-        recipe = RECIPES[name]
-        text = " ".join(recipe.deviations)
-        assert recipe.eval_crop == "resize_then_crop"
-        assert recipe.phases[0].augmentation == "random_resized_crop_2018_02"
-        assert "those of February 2018, so images are cropped as there" in text
-        assert "--augmentation=random_resized_crop --eval_crop=crop_then_resize" in text
-    assert "inferred from the step in its log, 14,075" in text
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("tpu_90ep_24k", "tpu_90ep_8k", "collapse_72ep_4k", "collapse_94ep_14k"),
-        *("goyal_90ep_8k", "lars_35ep_1632", "lars_40ep_4k"),
-    ],
-)
-def test_recipes_say_which_bound_of_a_crop_counts(name):
-    recipe = RECIPES[name]
-    assert recipe.phases[0].min_crop_area == 0.08
-    assert recipe.phases[0].smallest_crop_area == 0.1
-    text = " ".join(recipe.deviations)
-    assert "min_object_covered" in text
-    assert "10 %" in text
-    assert (
-        "below 0.1 it acts as 0.1"
-        in declarations(Recipe, RecipePhase)["min_crop_area"].help
-    )
-
-
-def test_goyals_run_has_their_numbers():
+def test_goyals_momentum_correction_leaves_the_factor_of_the_velocity():
     config = run_of("goyal_90ep_8k")
-    (phase,) = config.phases
-    assert phase.momentum == 0.9
-    assert phase.schedule.boundaries == (4692, 9384, 12_511)  # 30, 60 and 80 epochs.
-    assert phase.schedule.decay_factor == 0.1
-    assert config.batch_norm_momentum == 0.9
-    assert config.nesterov
-    # Momentum correction at each change of the rate leaves the factor what it is.
-    assert not config.learning_rate_in_velocity
     for step in (100, 4692, 9384, 12_511):
         assert config.settings_at(step).velocity_factor == 0.9
 
 
-def test_the_small_recipes_are_for_small_images():
-    found = {
-        name: (RECIPES[name].model, RECIPES[name].image_size)
-        for name in ("imagenette", "cifar10", "digits")
-    }
-    assert found == {
-        "imagenette": ("resnet50", 128),
-        "cifar10": ("resnet9", 32),
-        "digits": ("resnet18", 32),
-    }
-    assert cifar10.CIFAR10.phases[0].augmentation == "pad_crop_flip_cutout"
-    # A mirrored digit is another sign.
-    assert digits.DIGITS.phases[0].augmentation == "random_shift"
-    for recipe in (imagenette.IMAGENETTE, digits.DIGITS):
-        assert recipe.phases[0].label_smoothing == 0.1
-        assert recipe.phases[0].momentum == 0.9
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tpu_90ep_24k", "those of February 2018, so images are cropped as there"),
+        ("tpu_90ep_8k", "inferred from the step in its log, 14,075"),
+        ("goyal_90ep_8k", "min_object_covered of the TPU code overrules 8 %"),
+        ("collapse_72ep_4k", "random crops have at least 10 % of an image's area"),
+        (
+            "lars_35ep_1632",
+            "27,476 are counted from the end of the warmup",
+        ),
+        (
+            "lars_45ep_13k",
+            "4,710 are counted from the start of the run",
+        ),
+        ("lars_56ep_32k", "the printed loss contains the weight penalty"),
+        ("imagenet_18ep", "it was not run here"),
+    ],
+)
+def test_recipes_say_what_differs_from_their_source_and_what_was_inferred(name, words):
+    assert words in " ".join(RECIPES[name].deviations)
 
 
-def test_cifar10_is_an_alias():
-    alias = RECIPES["cifar10"]
-    assert (
-        dataclasses.replace(alias, name="cifar10_resnet9_24ep")
-        == RECIPES["cifar10_resnet9_24ep"]
-    )
-
-
-@pytest.mark.parametrize("name", CIFAR10_RECIPES)
-def test_the_recipes_for_cifar10_have_the_settings_of_their_sources(name):
+@pytest.mark.parametrize(
+    ("name", "epochs"),
+    [
+        ("lars_35ep_1632", 37.0),
+        ("lars_35ep_3264", 37.0),
+        ("lars_40ep_4k", 42.0),
+        ("lars_42ep_8k", 44.0),
+        ("lars_45ep_13k", 48.0),
+        ("lars_56ep_32k", 58.0),
+    ],
+)
+def test_each_run_of_lars_has_the_epochs_that_it_states(name, epochs):
     recipe = RECIPES[name]
-    assert recipe.initialization == "pytorch"
-    assert recipe.decay_batch_norm
-    # On a scale of 255: the values of cifar10-fast, 125.31, 122.95, 113.87 and 62.99,
-    # 62.09, 66.70, to four digits.
+    assert f"the run has {epochs} epochs: " in recipe.deviations[0]
+    assert recipe.epochs == pytest.approx(epochs, abs=0.05)
+
+
+def test_cifar10_is_an_alias_with_the_normalization_of_its_source():
+    recipe = RECIPES["cifar10_resnet9_24ep"]
+    assert dataclasses.replace(RECIPES["cifar10"], name=recipe.name) == recipe
+    # On a scale of 255: the values of cifar10-fast, to four digits.
     mean, stddev = recipe.channel_mean, recipe.channel_stddev
     assert mean == pytest.approx([125.31 / 255, 122.95 / 255, 113.87 / 255], abs=1e-4)
     assert stddev == pytest.approx([62.99 / 255, 62.09 / 255, 66.70 / 255], abs=1e-4)
-    (phase,) = recipe.phases
-    assert phase.augmentation == "pad_crop_flip_cutout"
-    has_momentum = name != "cifar10_alexnet_24ep"  # By default its source has none.
-    assert (phase.momentum, recipe.nesterov) == (0.9 * has_momentum, has_momentum)
-    assert (recipe.batch_norm_momentum, recipe.eval_crop_fraction) == (0.9, 1.0)
 
 
-def test_the_recipe_of_airbench94_has_the_settings_of_its_source():
-    config = run_of(AIRBENCH[0])
-    assert (config.model, config.global_batch_size) == ("airbench94", 1024)
-    assert (config.nesterov, config.decay_batch_norm) == (True, True)
-    assert (config.batch_norm_momentum, config.batch_norm_epsilon) == (0.6, 1e-12)
-    assert (config.lookahead_every, config.lookahead_power) == (5, 3)
-    assert config.lookahead_decay == pytest.approx(0.95**5)
-    assert config.eval_views == "flip_and_shift"
-    # 11.5 / (1 + 1 / 0.15) = 1.5; 20 % of it at first, 7 % at the end.
-    rates = [config.settings_at(step).learning_rate for step in (0, 109, 476)]
-    assert rates == pytest.approx([0.3, 1.5, 0.105])
-    for phase in config.phases:
-        assert (phase.momentum, phase.label_smoothing) == (0.85, 0.2)
-        assert (phase.augmentation, phase.flips) == ("pad_crop_flip", "alternating")
-        assert phase.shift_fraction * config.image_size == 2
-        assert not phase.layer_rates_scale_decay
-    frozen = [phase.layer_rates for phase in config.phases]
-    assert frozen == ["/beta:64", "/beta:64,whitening:0"]
-
-
-def test_the_fastest_recipe_for_cifar10_has_the_settings_of_its_source():
-    config, before = run_of(AIRBENCH[1]), run_of(AIRBENCH[0])
-    assert (config.optimizer, config.muon_momentum) == ("muon", 0.6)
-    assert (config.lookahead_every, config.global_batch_size) == (0, 2000)
-    for setting in ("model", "nesterov", "decay_batch_norm", "batch_norm_momentum"):
-        assert getattr(config, setting) == getattr(before, setting)
-    assert config.eval_views == "flip_and_shift"
-    for phase in config.phases:
-        assert (phase.momentum, phase.label_smoothing) == (0.85, 0.2)
-        assert (phase.augmentation, phase.flips) == ("pad_crop_flip", "alternating")
-        assert phase.shift_fraction * config.image_size == 2
-        assert not phase.layer_rates_scale_decay
+def test_the_factors_of_airbench_are_those_of_its_source():
+    before, after = run_of(AIRBENCH[0]), run_of(AIRBENCH[1])
+    assert before.lookahead_decay == pytest.approx(0.95**5)
+    assert [phase.layer_rates for phase in before.phases] == [
+        "/beta:64",
+        "/beta:64,whitening:0",
+    ]
     # 0.053 * 2000 / 0.24, and 0.67 * 2000 * (9 / 256)^2 / 0.24.
     factors = "/beta:441.67,classifier:6.9008,whitening:"
-    assert [phase.layer_rates for phase in config.phases] == [
+    assert [phase.layer_rates for phase in after.phases] == [
         f"{factors}441.67",
         f"{factors}0",
     ]
+    for phase in (*before.phases, *after.phases):
+        assert phase.shift_fraction * before.image_size == 2
 
 
-def test_other_recipes_keep_the_settings_that_they_had():
-    others = {*CIFAR10_RECIPES, *AIRBENCH, *INCEPTION_RECIPES, "digits_mlp"}
-    for name in set(RECIPES) - others:
-        recipe = RECIPES[name]
-        assert recipe.initialization == "variance_scaling"
-        assert recipe.decay_batch_norm == (name == "imagenet_18ep")
-        assert recipe.channel_mean == (0.485, 0.456, 0.406)
-        assert recipe.channel_stddev == (0.229, 0.224, 0.225)
-        assert (recipe.batch_norm_epsilon, recipe.fixed_gamma) == (1e-5, False)
+def test_rates_without_a_rule_stay_for_another_batch():
+    for recipe, rate in ((inception.CIFAR10_BSP, 0.4), (digits.DIGITS_MLP, 0.1)):
+        examples = recipe.num_train_examples
+        config = resolve(recipe, {"global_batch_size": 10}, examples, ("a", "b"))
+        assert phases.learning_rate(config.phases, 0) == rate
+    given = {"global_batch_size": 2560, "peak_learning_rate": 0.1}
+    other = resolve(inception.CIFAR10_BSP, given, 50_000, ("a", "b"))
+    assert other.train_steps == 938  # 2.4 million / 2560 = 937.5.
 
 
-def test_a_recipe_is_only_read():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        digits.DIGITS.model = "resnet34"  # type: ignore[misc]
+def sizes(parts) -> list[tuple[float, int]]:
+    return [(part.epochs, part.image_size) for part in parts]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "largest", "begin", "end", "increment", "expected"),
+    [
+        # What FFCV's get_resolution returns for its files of 16 and 32 epochs: 176 / 32
+        # is rounded to 6.
+        (16, 192, 11, 13, 32, [(12, 160), (4, 192)]),
+        (32, 192, 22, 26, 32, [(24, 160), (8, 192)]),
+        (3, 192, 0, 1, 32, [(1, 160), (2, 192)]),
+        (6.5, 184, 1, 4, 8, [(2, 160), (1, 168), (1, 176), (2.5, 184)]),
+    ],
+)
+def test_growing_images_have_the_sizes_of_ffcv(
+    epochs, largest, begin, end, increment, expected
+):
+    schedule = Schedule(peak_value=1.0, decay="cosine")
+    phase = RecipePhase(epochs=epochs, schedule=schedule, reset_momentum=True)
+    first, *others = ramp(phase, 160, largest, begin, end, increment)
+    assert sizes([first, *others]) == expected
+    assert (first.name, first.schedule, first.reset_momentum) == (
+        *("160_px", schedule, True),
+    )
+    for other in others:
+        assert (other.schedule, other.reset_momentum) == (None, False)
+
+
+def test_the_recipe_for_few_epochs_is_marked_as_not_run():
+    recipe = imagenet_few_epochs.IMAGENET_18EP
+    assert "not run yet" in recipe.source
+    assert recipe.published == ""
+    assert sizes(recipe.phases) == [(14, 160), (4, 192)]
