@@ -73,10 +73,12 @@ def wheel(tmp_path_factory) -> Path:
     return folder / "installed"
 
 
-def test_a_wheel_holds_the_compiled_ops(wheel):
+def test_a_wheel_holds_the_compiled_ops_and_the_files_of_the_page(wheel):
     library = wheel / "resnet/native/libresnet_ops.so"
     assert library.read_text() == f"{sys.prefix}\n"
     assert list(wheel.rglob("LICENSE"))
+    page = wheel / "resnet/report"
+    assert all((page / f"page.{suffix}").exists() for suffix in ("html", "js"))
 
 
 def test_a_wheel_holds_no_packages_of_common_names(wheel):
