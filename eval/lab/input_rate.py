@@ -145,14 +145,10 @@ def sequential(records: "RecordFiles", settings: RateSettings) -> "tf.data.Datas
     from resnet.data.augmentation import preprocessing
 
     def load(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor]:
-        return (
-            preprocessing.train_image(
-                _parse(record, records),
-                settings.image_size,
-                "random_resized_crop",
-                _seed(number),
-            ),
-        )
+        original = _parse(record, records)
+        size, seed = settings.image_size, _seed(number)
+        image = preprocessing.train_image(original, size, "random_resized_crop", seed)
+        return (image,)
 
     # AutoGraph would look for the name `tf` of the annotations, and warn.
     as_written = tf.autograph.experimental.do_not_convert(load)

@@ -207,16 +207,9 @@ def result_of(model_dir: Path, has_diverged: bool = False) -> Result:
 
 
 @dataclass(frozen=True)
-class _StoredRun:
-    row: dict[str, Any]
-    seed: int
-    result: Result
-
-
-@dataclass(frozen=True)
 class _Stored:
     shared: dict[str, Any]
-    runs: tuple[_StoredRun, ...]
+    runs: tuple[Run, ...]
 
 
 class StudyFile:
@@ -252,10 +245,7 @@ class StudyFile:
                 f"{path} is of a study with other settings: {'; '.join(changes)}. Name"
                 " another --output_dir, or use those settings."
             )
-        for run in stored.runs:
-            self.runs.append(
-                Run(_checked(run.row, f"a row in {path}"), run.seed, run.result)
-            )
+        self.runs += stored.runs
 
     def find(self, row: CompressionSettings, seed: int) -> Result | None:
         """Returns the result of a run; None if it isn't finished."""
@@ -267,10 +257,10 @@ class StudyFile:
     def add(self, run: Run) -> None:
         """Adds a run and writes the file."""
         self.runs.append(run)
-        stored = [
-            _StoredRun(changed(run.row), run.seed, run.result) for run in self.runs
+        runs = [
+            {**dataclasses.asdict(run), "row": changed(run.row)} for run in self.runs
         ]
-        content = dataclasses.asdict(_Stored(self._shared, tuple(stored)))
+        content = {"shared": self._shared, "runs": runs}
         text = json.dumps(content, indent=1) + "\n"
         atomic_files.atomic_write_bytes(self._path, text.encode())
 

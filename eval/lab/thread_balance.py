@@ -32,7 +32,7 @@ if __package__ in (None, ""):  # Run by its path: the packages are two folders u
 from eval.benchmark_settings import Settings
 from resnet.base import cli, program
 from resnet.base.errors import UserError
-from resnet.base.settings import setting
+from resnet.base.settings import COUNT, setting
 from resnet.models import names
 from resnet.runtime import startup
 
@@ -42,24 +42,16 @@ RECORDED_STEPS = 3  # A task's time is the median.
 
 
 @dataclass(frozen=True)
-class BalanceSettings:
-    """What is measured."""
+class BalanceSettings(Settings):
+    """The step, and the threads that its work is divided for."""
 
-    model: str = setting("resnet50", "Network: {names}.", names=tuple(names.MODELS))
     precision: str = setting(
-        "float32",
-        "Precision of the step, one of {names}.",
-        names=tuple(names.COMPUTE_DTYPES),
+        "float32", "Precision of the step.", names=tuple(names.COMPUTE_DTYPES)
     )
     batch_size: int = setting(
         48,
         "Number of images of the step; the published run has 48 on each rank.",
-        bounds=(1, 2**31),
-    )
-    image_size: int | None = setting(
-        None,
-        "Side of the images in pixels. By default the network's.",
-        bounds=(1, 2**31),
+        bounds=COUNT,
     )
     threads: tuple[int, ...] = setting(
         (1, 2, 8, 22, 32),
@@ -67,7 +59,8 @@ class BalanceSettings:
     )
 
 
-FLAGS: cli.Groups = (BalanceSettings,)
+_FLAGS = ("model", "precision", "batch_size", "image_size", "threads")
+FLAGS: cli.Groups = (cli.Flags(BalanceSettings, names=_FLAGS, common=True),)
 
 
 @dataclass(frozen=True)
@@ -156,18 +149,12 @@ def record_step(settings: BalanceSettings, num_threads: int) -> StepWork:
 
     if native.ops() is None:
         raise UserError("the tasks are those of the compiled ops, which are missing")
-    measured = Settings(
-        model=settings.model,
-        precision=settings.precision,
-        batch_size=settings.batch_size,
-        image_size=settings.image_size,
-    )
-    network = throughput.build_network(measured, NUM_CLASSES)
+    network = throughput.build_network(settings, NUM_CLASSES)
     step = throughput.training_step(
-        network, measured.phase, Communicator(ProcessInfo())
+        network, settings.phase, Communicator(ProcessInfo())
     )
     images = throughput.images_from_memory(
-        measured.batch_size, measured.side, NUM_CLASSES, 0
+        settings.batch_size, settings.side, NUM_CLASSES, 0
     )
     step(*next(images))
     calls_of_steps, seconds = [], []
