@@ -8,6 +8,7 @@ mpirun -np 2 python eval/resnet_eval.py --checkpoints=all \
 """
 
 import dataclasses
+import functools
 import pathlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -127,17 +128,26 @@ FLAGS: cli.Groups = (
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Evaluates as the flags say, as one of the ranks of a job."""
-    return program.run(evaluate, argv)
+def main(argv: Sequence[str], more_flags: cli.Groups = ()) -> int:
+    """Evaluates as the flags say, as one of the ranks of a job.
+
+    Args:
+        argv: The command line.
+        more_flags: Flags without an effect here: those of the training program, if it
+            calls this one (--mode=eval).
+    """
+    return program.run(functools.partial(evaluate, (*FLAGS, *more_flags)), argv)
 
 
 def evaluate(
-    argv: Sequence[str], process: ProcessInfo, communicator: Communicator
+    groups: cli.Groups,
+    argv: Sequence[str],
+    process: ProcessInfo,
+    communicator: Communicator,
 ) -> None:
     """Evaluates the checkpoints, and reports each."""
     with communicator.collective_errors():
-        line = cli.parse(argv, __doc__, FLAGS)
+        line = cli.parse(argv, __doc__, groups)
         settings, processes = line.of(EvalSettings), line.of(JobSettings)
         data_dir, model_dir = line.values["data_dir"], line.values["model_dir"]
         command_line.check_folders(data_dir, model_dir)

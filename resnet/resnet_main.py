@@ -68,7 +68,7 @@ def main(argv: Sequence[str], signals: StopSignals | None = None) -> int:
     """
     signals = signals or StopSignals(launcher_death.fork_rank())
     if asks_for_evaluation(argv):
-        return commands.call("eval.resnet_eval", [*argv, "--watch"])
+        return commands.call("eval.resnet_eval", [*argv, "--watch"], more_flags=FLAGS)
     return program.run(functools.partial(train, signals=signals), argv)
 
 

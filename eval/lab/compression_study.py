@@ -82,7 +82,10 @@ class StudySettings:
     )
 
 
-FLAGS: cli.Groups = (cli.Flags(Config, names=("data_dir",)), StudySettings)
+FLAGS: cli.Groups = (
+    cli.Flags(Config, names=("data_dir",)),
+    cli.Flags(StudySettings, common=True),
+)
 # The settings that all trainings have in common, which the file of the study keeps.
 _SHARED = ("data_dir", "recipe", "train_epochs", "num_ranks", "train_flags")
 _HEADER = (

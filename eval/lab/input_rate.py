@@ -59,7 +59,10 @@ class RateSettings:
     rounds: int = setting(7, "Rounds; each measures every pipeline once.", bounds=COUNT)
 
 
-FLAGS: cli.Groups = (cli.Flags(Config, names=("data_dir",), common=True), RateSettings)
+FLAGS: cli.Groups = (
+    cli.Flags(Config, names=("data_dir",)),
+    cli.Flags(RateSettings, common=True),
+)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -63,7 +63,10 @@ class ComparisonSettings:
     )
 
 
-FLAGS: cli.Groups = (cli.Flags(Config, names=("data_dir",)), ComparisonSettings)
+FLAGS: cli.Groups = (
+    cli.Flags(Config, names=("data_dir",)),
+    cli.Flags(ComparisonSettings, common=True),
+)
 
 
 class Measured(NamedTuple):

@@ -9,20 +9,26 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from resnet.base import program
 
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def call(module: str, argv: Sequence[str]) -> int:
+def call(module: str, argv: Sequence[str], **options: Any) -> int:
     """Calls the main function of a program, and returns its exit code.
 
     The program finds its package as if it were run by its path.
+
+    Args:
+        module: The module of the program.
+        argv: The command line.
+        options: Further arguments of the main function.
     """
     of_wheel = _ROOT / "resnet_cpu"
     sys.path.insert(0, str(of_wheel if of_wheel.is_dir() else _ROOT))
-    code: int = importlib.import_module(module).main(argv)
+    code: int = importlib.import_module(module).main(argv, **options)
     return code
 
 

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from eval import resnet_eval
+from resnet import resnet_main
 from resnet.checkpoint import integrity, step_dirs
 from resnet.checkpoint.watch import CheckpointWatch
 from resnet.config.config import load_config, save_config
@@ -96,6 +97,11 @@ def test_statistics_that_a_run_is_not_trained_for_are_refused(
 def test_missing_folders_are_asked_for():
     assert_refused(run(resnet_eval), "--data_dir is required")
     assert_refused(run(resnet_eval, "--data_dir=here"), "--model_dir is required")
+
+
+def test_the_training_program_passes_its_flags_on():
+    flags = ("--mode=eval", "--recipe=digits", "--train_steps=4", "--data_dir=here")
+    assert_refused(run(resnet_main, *flags), "--model_dir is required")
 
 
 def test_a_folder_that_is_no_run_is_refused(validation_set, tmp_path):
