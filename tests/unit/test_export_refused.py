@@ -91,6 +91,7 @@ def test_a_file_of_pytorch_without_pytorch_is_refused_at_once(tmp_path, monkeypa
         (["--out=exported"], "exported exists already, and exports replace nothing"),
         (["--out=no/such/export"], "no/such/export must be in an existing folder"),
         (["--format=keras", "--out=x"], "--out must end in .keras for --format=keras"),
+        (["--format=torchvision", "--out=x"], "in .safetensors or .npz or .pt or .pth"),
         (
             ["--format=openvino", "--out=x", "--precision=int8"],
             "--format=openvino has --precision=float32; got int8, which onnx, tflite",

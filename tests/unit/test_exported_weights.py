@@ -65,10 +65,3 @@ def test_a_folded_export_is_not_trained_on(saved, tmp_path, precision):
     assert done.returncode == 0, done.stderr
     with pytest.raises(UserError, match="batch normalization is folded into the conv"):
         assert_begins_with(path, config, values)
-
-
-@pytest.mark.parametrize("name", ["weights.onnx", "weights"])
-def test_a_file_for_torchvision_has_one_of_its_suffixes(saved, tmp_path, name):
-    config, _ = saved
-    done = exported_run.export(config, "torchvision", tmp_path / name)
-    assert "--out must end in .safetensors or .npz or .pt or .pth" in done.stderr

@@ -52,12 +52,6 @@ def test_the_last_one_is_the_middle_that_evaluation_sees(height, width, fraction
     np.testing.assert_array_equal(five[4], middle)
 
 
-def test_a_square_that_is_not_cut_has_five_equal_ones():
-    five = preprocessing.five_crops(tf.constant(noise(20, 20)), SIZE, 1.0).numpy()
-    for crop in five[1:]:
-        np.testing.assert_array_equal(crop, five[0])
-
-
 def test_a_jpeg_in_a_dataset_gives_those_of_its_decoded_image():
     file = io.BytesIO()
     Image.fromarray(noise(50, 70)).save(file, "JPEG")

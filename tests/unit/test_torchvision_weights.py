@@ -11,7 +11,6 @@ from safetensors import safe_open
 
 from resnet.base.errors import UserError
 from resnet.checkpoint.weight_formats import files, torchvision
-from resnet.checkpoint.weight_formats.files import Stored
 from resnet.export import weight_files
 from tests.unit import torchvision_weights as reference
 from tests.unit.described_model import without_values
@@ -88,16 +87,6 @@ def test_deeper_networks_have_torchvisions_number_of_parameters(
     assert len(stored) + norms == num_arrays
     assert stored["conv1.weight"] == (64, 3, 7, 7)
     assert stored["fc.weight"] == (1000, 512 if depth == 34 else 2048)
-
-
-def test_axes_are_moved_there_and_back():
-    place = Stored("kernel", (2, 3, 1, 0))
-    stored = np.arange(2 * 3 * 5 * 7).reshape(2, 3, 5, 7)
-    ours = place.to_ours(stored)
-    assert ours.shape == place.shape_in_ours((2, 3, 5, 7)) == (5, 7, 3, 2)
-    assert ours[4, 6, 2, 1] == stored[1, 2, 4, 6]
-    assert place.shape_of((5, 7, 3, 2)) == (2, 3, 5, 7)
-    np.testing.assert_array_equal(place.from_ours(ours), stored)
 
 
 def test_networks_that_torchvision_lacks_have_no_state_dict():

@@ -1,6 +1,5 @@
 """Weights of the TPU recipe's checkpoints, as TensorFlow 1 writes them."""
 
-import dataclasses
 import pathlib
 
 import numpy as np
@@ -100,35 +99,18 @@ def test_a_checkpoint_of_the_tpu_program_is_read(model_dir, values, config, name
         np.testing.assert_array_equal(value, values[path])
 
 
-def test_it_needs_the_tpu_recipes_details(model_dir, values, config):
-    shapes = {path: value.shape for path, value in values.items()}
-    other = dataclasses.replace(config, resnet_variant="torchvision")
-    with pytest.raises(UserError, match="need --resnet_variant=tpu; got torchvision"):
-        initial.load(model_dir, other, shapes)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_only_the_state_of_optimizers_is_ignored():
+    for other in (
         "squeeze_excitation/conv2d/kernel",
         "conv2d_53/kernel",
         "evonorm/gamma",
         "batch_normalization_53/gamma",
-    ],
-)
-def test_what_other_networks_have_is_not_ignored(name):
-    assert not tpu.is_extra(name)
-
-
-@pytest.mark.parametrize(
-    "slot", ["Momentum", "ExponentialMovingAverage", "LARSOptimizer"]
-)
-@pytest.mark.parametrize(
-    "variable", ["conv2d/kernel", "batch_normalization_3/gamma", "dense/bias"]
-)
-def test_what_an_optimizer_keeps_is_ignored(variable, slot):
-    assert tpu.is_extra(f"{variable}/{slot}")
-    assert not tpu.is_extra(variable)
+    ):
+        assert not tpu.is_extra(other)
+    for variable in ("conv2d/kernel", "batch_normalization_3/gamma", "dense/bias"):
+        assert not tpu.is_extra(variable)
+        for slot in ("Momentum", "ExponentialMovingAverage", "LARSOptimizer"):
+            assert tpu.is_extra(f"{variable}/{slot}")
 
 
 def test_a_folder_whose_checkpoint_was_removed_is_refused(tmp_path):
