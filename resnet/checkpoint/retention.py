@@ -27,11 +27,6 @@ class Saved(NamedTuple):
     step: int
     metadata: Mapping[str, Any]
 
-    @property
-    def top1(self) -> float | None:
-        """The highest top-1 of the checkpoint; None if it was not evaluated."""
-        return best_top1(self.metadata)
-
 
 def list_saved(model_dir: Path) -> list[Saved]:
     """Returns the saved steps of a run, the oldest first.
@@ -64,7 +59,11 @@ def best_step(saved: Sequence[Saved]) -> int | None:
 
     It is None if no checkpoint was evaluated.
     """
-    evaluated = [(one.top1, one.step) for one in saved if one.top1 is not None]
+    evaluated = [
+        (top1, step)
+        for step, metadata in saved
+        if (top1 := best_top1(metadata)) is not None
+    ]
     return max(evaluated)[1] if evaluated else None
 
 

@@ -89,6 +89,5 @@ def _export(config: Config) -> None:
     finally:
         logging.set_verbosity(verbosity)
     logging.info("Exported step %d to %s", trained.step, folder)
-    history.append(
-        *(Path(config.model_dir), _EVENT), step=trained.step, path=str(folder.resolve())
-    )
+    event = {"step": trained.step, "path": str(folder.resolve())}
+    history.append(Path(config.model_dir), _EVENT, **event)
