@@ -152,13 +152,13 @@ def _cores(root: Path, cpus: Sequence[int]) -> list[Core]:
         socket = max(_number(folder / "topology/physical_package_id", 0), 0)
         is_slow = of_core[0] in slow
         cores.append(Core(socket, numa_node, tuple(of_core), is_slow))
-    numbers = {core: _core_number(root, core) for core in cores}
-    return sorted(cores, key=lambda one: (one.socket, one.numa_node, numbers[one]))
 
+    def place(core: Core) -> tuple[int, int, int]:
+        first = core.cpus[0]
+        number = _number(root / _CPUS / f"cpu{first}/topology/core_id", first)
+        return core.socket, core.numa_node, number
 
-def _core_number(root: Path, core: Core) -> int:
-    first = core.cpus[0]
-    return _number(root / _CPUS / f"cpu{first}/topology/core_id", first)
+    return sorted(cores, key=place)
 
 
 def _efficiency_cpus(root: Path) -> set[int]:

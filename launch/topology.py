@@ -78,7 +78,7 @@ class Topology:
     @property
     def gigabits_per_second(self) -> float:
         """The speed of the fastest interface; 0 if none is known."""
-        speeds = [one.megabits_per_second for one in self.interfaces]
+        speeds = [interface.megabits_per_second for interface in self.interfaces]
         return max(speeds, default=0) / 1000
 
 
@@ -171,30 +171,30 @@ def of_hosts(probed: Sequence[tuple[str, Topology]]) -> Topology:
     return dataclasses.replace(
         first,
         num_nodes=len(probed),
-        memory_bytes=min(one.memory_bytes for _, one in probed),
+        memory_bytes=min(node.memory_bytes for _, node in probed),
         hosts=tuple(host for host, _ in probed),
         source=f"read from {len(probed)} hosts",
     )
 
 
-def repeated(one: Topology, num_nodes: int, hosts: Sequence[str]) -> Topology:
+def repeated(node: Topology, num_nodes: int, hosts: Sequence[str]) -> Topology:
     """Returns the topology of several nodes that are like one."""
-    known = tuple(hosts) or (one.hosts if num_nodes == 1 else ())
-    return dataclasses.replace(one, num_nodes=num_nodes, hosts=known)
+    known = tuple(hosts) or (node.hosts if num_nodes == 1 else ())
+    return dataclasses.replace(node, num_nodes=num_nodes, hosts=known)
 
 
 def _difference(first: Topology, other: Topology) -> str:
     """Returns the first difference of two hosts that a job can't have, in words."""
     for field in dataclasses.fields(Topology):
-        one, two = getattr(first, field.name), getattr(other, field.name)
+        values = getattr(first, field.name), getattr(other, field.name)
+        if field.name in _OF_ONE_HOST or values[0] == values[1]:
+            continue
         if field.name == "cores":
-            if one != two:
-                return f"their usable cores ({len(one)} and {len(two)})"
-        elif field.name not in _OF_ONE_HOST and one != two:
-            return f"{field.name} ({one} and {two})"
+            return f"their usable cores ({len(values[0])} and {len(values[1])})"
+        return f"{field.name} ({values[0]} and {values[1]})"
     largest = max(first.memory_bytes, other.memory_bytes)
     if abs(first.memory_bytes - other.memory_bytes) > _MEMORY_TOLERANCE * largest:
-        sizes = [f"{one.memory_bytes / 1e9:.0f}" for one in (first, other)]
+        sizes = [f"{node.memory_bytes / 1e9:.0f}" for node in (first, other)]
         return f"memory ({sizes[0]} and {sizes[1]} GB)"
     return ""
 
