@@ -152,9 +152,11 @@ def measure(
         threads = startup.start_on_own_cores(
             process,
             communicator,
-            settings.num_intra_threads,
-            settings.num_inter_threads,
-            settings.kmp_blocktime,
+            JobSettings(
+                num_intra_threads=settings.num_intra_threads,
+                num_inter_threads=settings.num_inter_threads,
+                kmp_blocktime=settings.kmp_blocktime,
+            ),
         )
         from eval import throughput
 

@@ -22,6 +22,7 @@ from eval import checkpoint_choice
 from resnet.base import cli
 from resnet.base.errors import UserError, print_to_pipe
 from resnet.base.settings import setting
+from resnet.config.command_line import JobSettings
 from resnet.config.config import Config, load_config
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents, formats
@@ -89,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
     logging.use_absl_handler()
     logging.set_verbosity(logging.WARNING)
     process = ProcessInfo()
-    startup.start_on_own_cores(process, Communicator(process), 0, 0, 1)
+    startup.start_on_own_cores(process, Communicator(process), JobSettings())
     from resnet.checkpoint import restore
 
     trained = restore.load_network(config, model_dir, settings.step, settings.weights)

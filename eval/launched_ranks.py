@@ -30,7 +30,7 @@ from resnet.base.settings import COUNT, setting
 from resnet.config.command_line import JobSettings
 from resnet.distributed import links
 from resnet.distributed.communicator import Communicator
-from resnet.hardware import boot_id
+from resnet.hardware import host
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import program, startup
 
@@ -75,9 +75,7 @@ def report(
     logging.set_verbosity(logging.ERROR)
     communicator.start_watchdog(process, job.stall_seconds)
     given = sorted(os.sched_getaffinity(0))
-    startup.settle_placement(
-        process, communicator, job.num_intra_threads, job.num_inter_threads, 1
-    )
+    startup.settle_placement(process, communicator, job)
     places = communicator.allgather((process.local_rank, host_name()))
     firsts = [rank for rank, (local_rank, _) in enumerate(places) if local_rank == 0]
     before = links.read_sent_bytes()
@@ -88,7 +86,7 @@ def report(
             "rank": process.rank,
             "local_rank": process.local_rank,
             "host": host_name(),
-            "boot_id": boot_id.read(),
+            "boot_id": host.boot_id(),
             "given_cpus": given,
             "cpus": sorted(os.sched_getaffinity(0)),
             "traffic": dataclasses.asdict(traffic),

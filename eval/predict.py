@@ -34,6 +34,7 @@ from eval.prediction_report import JsonLines, Predicted, Table
 from resnet.base import cli
 from resnet.base.errors import EXIT_CODE, UserError
 from resnet.base.settings import COUNT, setting
+from resnet.config.command_line import JobSettings
 from resnet.config.config import Config, load_config
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents
@@ -259,7 +260,7 @@ def predict_all(
     logging.use_absl_handler()
     logging.set_verbosity(logging.WARNING)
     process = ProcessInfo()
-    startup.start_on_own_cores(process, Communicator(process), 0, 0, 1)
+    startup.start_on_own_cores(process, Communicator(process), JobSettings())
     predictor = network.load()
     report: JsonLines | Table = JsonLines()
     if not settings.json:

@@ -180,13 +180,7 @@ def evaluate(
         splits = splits_to_read(config, settings.split, record_set)
     shards = startup.check_shards(record_set, splits, config.shard_by, communicator)
     with host_warnings.gathered(communicator):
-        threads = startup.start_on_own_cores(
-            process,
-            communicator,
-            processes.num_intra_threads,
-            processes.num_inter_threads,
-            processes.kmp_blocktime,
-        )
+        threads = startup.start_on_own_cores(process, communicator, processes)
         from resnet.runtime import precision
 
         example_shards = startup.open_shards(record_set, shards, communicator)

@@ -21,11 +21,11 @@ from resnet import models, native
 from resnet.config.config import Config
 from resnet.config.phases import Phase, StepSettings
 from resnet.data import batches
-from resnet.data.input_pipeline import Batch
+from resnet.data.input_pipeline import Batch, Reading
 from resnet.data.record_files import ExampleShard
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.exchange.gradients import GradientExchange
-from resnet.hardware import cpu_features, process_age
+from resnet.hardware import cpu_features, host
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.models import flops
 from resnet.models.layers import convolution
@@ -274,15 +274,15 @@ def images_from_memory(
 def _images_of_records(
     settings: Settings, num_classes: int, shard: ExampleShard, threads: Threads
 ) -> Iterator[Images]:
-    read = batches.train_batches(
-        shard,
-        [settings.phase],
-        seed=0,
+    reading = Reading(
+        shard=shard,
+        phases=[settings.phase],
         local_batch_size=settings.batch_size,
         num_classes=num_classes,
         num_parallel_calls=settings.num_parallel_calls or len(threads.cpus),
         on_bad_record=settings.on_bad_record,
     )
+    read = batches.train_batches(reading)
     return ((batch.images, batch.labels) for batch in read)
 
 
@@ -301,7 +301,7 @@ def time_steps(
     start = time.perf_counter()
     value = step(*first)
     first_step_seconds = time.perf_counter() - start
-    start_seconds = process_age.seconds()
+    start_seconds = host.process_age_seconds()
     for _ in range(warmup_steps - 1):
         value = step(*next(images_and_labels))
     communicator.allgather(None)

@@ -17,7 +17,7 @@ from launch import probe
 from launch.topology import Topology
 from resnet.base import json_file
 from resnet.base.errors import UserError
-from resnet.hardware import boot_id
+from resnet.hardware import host
 from resnet.runtime import versions
 
 BUSY_SECONDS = 1.0  # For which the processors are watched.
@@ -52,7 +52,7 @@ def gather(manifest_dir: str, root: Path = Path("/")) -> HostReport:
     data, problem = _data(manifest_dir)
     return HostReport(
         topology=node,
-        boot_id=boot_id.read(root),
+        boot_id=host.boot_id(root),
         versions=versions.describe(),
         data=data,
         data_problem=problem,

@@ -173,13 +173,7 @@ def train_synchronously(
 ) -> None:
     """Starts TensorFlow on the cores of this rank, and trains with the other ranks."""
     with host_warnings.gathered(communicator):
-        threads = startup.start_on_own_cores(
-            process,
-            communicator,
-            prepared.settings.num_intra_threads,
-            prepared.settings.num_inter_threads,
-            prepared.settings.kmp_blocktime,
-        )
+        threads = startup.start_on_own_cores(process, communicator, prepared.settings)
         from resnet.exchange import choice as exchange_choice
         from resnet.runtime import precision
         from resnet.training import loop

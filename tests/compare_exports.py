@@ -26,6 +26,7 @@ import numpy as np
 
 from data_prep.records import manifest, tf_example, tfrecord
 from resnet.base.errors import UserError
+from resnet.config.command_line import JobSettings
 from resnet.config.config import Config, load_config
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents, formats
@@ -48,7 +49,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     process = ProcessInfo()
-    startup.start_on_own_cores(process, Communicator(process), 0, 0, 1)
+    startup.start_on_own_cores(process, Communicator(process), JobSettings())
     from resnet import native
     from resnet.checkpoint import restore
     from resnet.data.augmentation import preprocessing

@@ -90,13 +90,7 @@ def run_exchanges(
             )
         bytes_sent(settings.interface)
     startup.join_job(process, communicator, stall_seconds=600)
-    startup.start_on_own_cores(
-        process,
-        communicator,
-        job.num_intra_threads,
-        job.num_inter_threads,
-        job.kmp_blocktime,
-    )
+    startup.start_on_own_cores(process, communicator, job)
     from resnet.exchange import choice
 
     way = choice.choose(compression, communicator)

@@ -141,6 +141,7 @@ def measure_starts(record_set: RecordSet, rounds: int) -> None:
     """Prints the time from the opened record set to the first batch."""
     from resnet.config.phases import Phase
     from resnet.data import batches, record_files
+    from resnet.data.input_pipeline import Reading
     from resnet.data.record_files import shard_of_rank
 
     num_examples = record_set.manifest.splits["train"].num_examples
@@ -150,16 +151,14 @@ def measure_starts(record_set: RecordSet, rounds: int) -> None:
     def first_batch(step: int) -> None:
         records = record_files.open_split(record_set, "train")
         shard = shard_of_rank(records, [tuple(range(len(records.paths)))], 0)
-        train_batches = batches.train_batches(
-            shard,
-            [phase],
-            seed=0,
+        reading = Reading(
+            shard=shard,
+            phases=[phase],
             local_batch_size=BATCH_SIZE,
             num_classes=len(record_set.manifest.class_names),
             num_parallel_calls=1,
-            start_step=step,
         )
-        next(train_batches)
+        next(batches.train_batches(reading, step))
 
     first_batch(0)  # Warm-up: TensorFlow starts its threads.
     steps_per_epoch = num_examples // BATCH_SIZE

@@ -232,6 +232,7 @@ def random_order(
     """Returns the training batches of a job of one rank."""
     from resnet.config.phases import Phase
     from resnet.data import batches
+    from resnet.data.input_pipeline import Reading
     from resnet.data.record_files import shard_of_rank
 
     phase = Phase(
@@ -241,14 +242,14 @@ def random_order(
         augmentation=augmentation,
     )
     shard = shard_of_rank(records, [tuple(range(len(records.paths)))], 0)
-    return batches.train_batches(
-        shard,
-        [phase],
-        seed=0,
+    reading = Reading(
+        shard=shard,
+        phases=[phase],
         local_batch_size=BATCH_SIZE,
         num_classes=len(records.class_names),
         num_parallel_calls=1,
     )
+    return batches.train_batches(reading)
 
 
 def _in_sequence(records: "RecordFiles") -> "tf.data.Dataset":

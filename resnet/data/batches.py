@@ -1,130 +1,40 @@
 """The batches of a rank as an iterator that can replace corrupt records."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from resnet.config.config import Config
-from resnet.config.phases import Phase
 from resnet.data import input_pipeline
-from resnet.data.augmentation import preprocessing
-from resnet.data.augmentation.preprocessing import Normalization
 from resnet.data.corrupt_records import CorruptRecords, Replacements
-from resnet.data.decoded_cache import DecodedCache
-from resnet.data.input_pipeline import Batch
+from resnet.data.input_pipeline import Batch, DecodedCache, Reading
 from resnet.data.record_files import ExampleShard
 
 
-def training(
-    config: Config,
-    shard: ExampleShard,
-    num_ranks: int,
-    start_step: int,
-    num_parallel_calls: int,
-) -> "Batches":
-    """Returns `train_batches` with the settings of a run.
-
-    Args:
-        config: The settings of the run.
-        shard: The examples that this rank trains on.
-        num_ranks: The number of all ranks of the job.
-        start_step: The number of the first global batch.
-        num_parallel_calls: The number of images that are decoded at the same time.
-    """
-    return train_batches(
-        shard,
-        config.phases,
-        seed=config.seed,
-        local_batch_size=config.global_batch_size // num_ranks,
-        accumulation_steps=config.accumulation_steps,
-        start_step=start_step,
-        num_classes=config.num_classes,
-        on_bad_record=config.on_bad_record,
-        decoded_cache_mb=config.decoded_cache_mb,
-        num_parallel_calls=num_parallel_calls,
-        normalization=normalization_of(config),
-    )
-
-
-def normalization_of(config: Config) -> Normalization:
-    """Returns the mean and standard deviation of the images of a run."""
-    return Normalization(config.channel_mean, config.channel_stddev)
-
-
-def train_batches(
-    shard: ExampleShard,
-    phases: Sequence[Phase],
-    *,
-    seed: int,
-    local_batch_size: int,
-    num_classes: int,
-    num_parallel_calls: int,
-    accumulation_steps: int = 1,
-    start_step: int = 0,
-    on_bad_record: str = "fail",
-    decoded_cache_mb: int = 0,
-    normalization: Normalization = preprocessing.IMAGENET,
-) -> "Batches":
+def train_batches(reading: Reading, start_step: int = 0) -> "Batches":
     """Returns the micro-batches of this rank, in order, from a step to the run's end.
 
     Each step has `accumulation_steps` micro-batches of equal size: the rank's slice of
     the global batch, divided in its order.
-
-    Args:
-        shard: The examples that this rank trains on.
-        phases: The phases of the run; the last batch is that of their last step.
-        seed: The seed of the order of the examples and of their augmentation.
-        local_batch_size: The number of examples of one rank in one step.
-        num_classes: The number of classes of the data set.
-        num_parallel_calls: The number of images that are decoded at the same time.
-        accumulation_steps: The number of micro-batches of a rank in each step.
-        start_step: The number of the first global batch.
-        on_bad_record: "fail" or "skip", as `CorruptRecords` takes it.
-        decoded_cache_mb: The size of the cache of decoded images, in units of 10**6
-            bytes; 0 for no cache.
-        normalization: The mean and standard deviation of the images.
     """
-    cache = DecodedCache(decoded_cache_mb) if decoded_cache_mb else None
+    megabytes = reading.decoded_cache_mb
+    cache = DecodedCache(megabytes) if megabytes else None
 
     def make_dataset(micro_batch: int, replacements: Replacements) -> tf.data.Dataset:
-        return input_pipeline.train_batches(
-            shard.records,
-            phases,
-            seed=seed,
-            accumulation_steps=accumulation_steps,
-            rank=shard.rank,
-            num_ranks=shard.num_ranks,
-            local_batch_size=local_batch_size,
-            start_micro_batch=micro_batch,
-            num_parallel_calls=num_parallel_calls,
-            replacements=replacements,
-            cache=cache,
-            normalization=normalization,
-        )
-
-    def examples_of_micro_batch(micro_batch: int) -> np.ndarray:
-        return input_pipeline.examples_of_micro_batch(
-            micro_batch,
-            seed,
-            shard.rank,
-            shard.num_ranks,
-            local_batch_size,
-            shard.records.num_examples,
-            accumulation_steps,
-        )
+        return input_pipeline.train_batches(reading, micro_batch, replacements, cache)
 
     return Batches(
         make_dataset,
-        examples_of_micro_batch,
-        CorruptRecords(shard.records, on_bad_record),
-        start_step * accumulation_steps,
-        num_classes,
+        reading.examples_of_micro_batch,
+        CorruptRecords(reading.shard.records, reading.on_bad_record),
+        start_step * reading.accumulation_steps,
+        reading.num_classes,
     )
 
 
-def evaluation(
+def eval_batches(
     config: Config,
     shard: ExampleShard,
     batch_size: int,
@@ -134,31 +44,20 @@ def evaluation(
 ) -> "Batches":
     """Returns the examples that this rank evaluates, each once.
 
-    Args:
-        config: The settings of the run.
-        shard: The examples that this rank and others evaluate on.
-        batch_size: The number of examples of each batch of this rank.
-        num_parallel_calls: The number of images that are decoded at the same time.
-        corrupt_records: The corrupt records of the shard that are known so far.
-        num_crops: The number of crops of each image, as `input_pipeline.eval_batches`
-            takes it.
+    The arguments are those of `input_pipeline.eval_batches`, and the corrupt records of
+    the shard that are known so far.
     """
     first, end = shard.first_example, shard.end_example
 
     def make_dataset(start_batch: int, replacements: Replacements) -> tf.data.Dataset:
         return input_pipeline.eval_batches(
-            shard.records,
-            image_size=config.image_size,
-            crop=config.eval_crop,
-            crop_fraction=config.eval_crop_fraction,
-            first_example=first,
-            end_example=end,
-            batch_size=batch_size,
-            start_batch=start_batch,
-            num_parallel_calls=num_parallel_calls,
-            replacements=replacements,
-            num_crops=num_crops,
-            normalization=normalization_of(config),
+            config,
+            shard,
+            batch_size,
+            num_parallel_calls,
+            start_batch,
+            replacements,
+            num_crops,
         )
 
     def examples_of_batch(batch: int) -> np.ndarray:
@@ -166,7 +65,11 @@ def evaluation(
         return np.arange(begin, min(begin + batch_size, end))
 
     return Batches(
-        *(make_dataset, examples_of_batch, corrupt_records, 0, config.num_classes),
+        make_dataset,
+        examples_of_batch,
+        corrupt_records,
+        start_batch=0,
+        num_classes=config.num_classes,
         num_examples=end - first,
     )
 

@@ -2,19 +2,20 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from resnet.config import phases
+from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.data import example_order
 from resnet.data.augmentation import mixing, preprocessing
 from resnet.data.augmentation.preprocessing import Normalization
 from resnet.data.corrupt_records import Replacements
-from resnet.data.decoded_cache import DecodedCache
-from resnet.data.record_files import RecordFiles, read_example
+from resnet.data.record_files import ExampleShard, RecordFiles, read_example
 
 PREFETCHED_BATCHES = 2
 
@@ -64,100 +65,133 @@ class Batch(NamedTuple):
     mix_weight: tf.Tensor
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a rank reads in training, and how.
+
+    Attributes:
+        shard: The examples, and the ranks that divide them.
+        phases: The phases of the run; the last batch is that of their last step.
+        local_batch_size: The number of examples of one rank in one step.
+        num_classes: The number of classes; each label has to be below.
+        num_parallel_calls: The number of images that are decoded at the same time.
+        seed: The seed of the order of the examples and of their augmentation.
+        accumulation_steps: The number of micro-batches of a rank in each step.
+        normalization: The mean and standard deviation of the images.
+        on_bad_record: "fail" or "skip", as `CorruptRecords` takes it.
+        decoded_cache_mb: The size of the cache of decoded images, in units of 10**6
+            bytes; 0 for no cache.
+    """
+
+    shard: ExampleShard
+    phases: Sequence[Phase]
+    local_batch_size: int
+    num_classes: int
+    num_parallel_calls: int
+    seed: int = 0
+    accumulation_steps: int = 1
+    normalization: Normalization = preprocessing.IMAGENET
+    on_bad_record: str = "fail"
+    decoded_cache_mb: int = 0
+
+    @classmethod
+    def of_run(
+        cls,
+        config: Config,
+        shard: ExampleShard,
+        num_ranks: int,
+        num_parallel_calls: int,
+    ) -> "Reading":
+        """Returns what a rank reads in a run.
+
+        Args:
+            config: The settings of the run.
+            shard: The examples that this rank trains on.
+            num_ranks: The number of all ranks, whichever shard they read.
+            num_parallel_calls: The number of images that are decoded at the same time.
+        """
+        return cls(
+            shard=shard,
+            phases=config.phases,
+            local_batch_size=config.global_batch_size // num_ranks,
+            num_classes=config.num_classes,
+            num_parallel_calls=num_parallel_calls,
+            seed=config.seed,
+            accumulation_steps=config.accumulation_steps,
+            normalization=Normalization.of_run(config),
+            on_bad_record=config.on_bad_record,
+            decoded_cache_mb=config.decoded_cache_mb,
+        )
+
+    def examples_of_micro_batch(self, micro_batch: int) -> np.ndarray:
+        """Returns the examples of a micro-batch before any is replaced, int64."""
+        return examples_of_micro_batch(
+            micro_batch,
+            self.seed,
+            self.shard.rank,
+            self.shard.num_ranks,
+            self.local_batch_size,
+            self.shard.records.num_examples,
+            self.accumulation_steps,
+        )
+
+
 def train_batches(
-    records: RecordFiles,
-    run_phases: Sequence[Phase],
-    *,
-    seed: int,
-    accumulation_steps: int,
-    rank: int,
-    num_ranks: int,
-    local_batch_size: int,
+    reading: Reading,
     start_micro_batch: int,
-    num_parallel_calls: int,
     replacements: Replacements,
-    cache: DecodedCache | None,
-    normalization: Normalization = preprocessing.IMAGENET,
+    cache: "DecodedCache | None" = None,
 ) -> tf.data.Dataset:
     """Returns the micro-batches of a rank from `start_micro_batch` on.
 
     A step has `accumulation_steps` micro-batches, each of them an element: micro-batch
     m belongs to step m // accumulation_steps and is made with the settings of the phase
     of this step. Nothing is read to get to `start_micro_batch`.
-
-    Args:
-        records: The examples that these ranks train on.
-        run_phases: The phases of the run, which end with its last step.
-        seed: The seed of the order of the examples and of their augmentation.
-        accumulation_steps: The number of micro-batches of a rank in each step.
-        rank: The number of this rank, from 0, among the ranks that share `records`.
-        num_ranks: The number of ranks that share `records`.
-        local_batch_size: The number of examples of one rank in one step.
-        start_micro_batch: The number of the first micro-batch; the last one belongs to
-            the last step of the run.
-        num_parallel_calls: The number of images that are decoded at the same time.
-        replacements: The replacements of corrupt records.
-        cache: The cache of decoded images, or None.
-        normalization: The mean and standard deviation of the images.
     """
-    examples_of = to_read(
-        records,
-        seed,
-        accumulation_steps,
-        rank,
-        num_ranks,
-        local_batch_size,
-        replacements,
-    )
+    examples_of = to_read(reading, replacements)
     datasets = []
-    first_steps = phases.first_steps(run_phases)
-    for phase, first_step in zip(run_phases, first_steps, strict=True):
-        end = (first_step + phase.num_steps) * accumulation_steps
-        if start_micro_batch < end or phase is run_phases[-1]:
-            first = max(first_step * accumulation_steps, start_micro_batch)
-            datasets.append(
-                batches_of_phase(
-                    tf.data.Dataset.range(first, end).map(examples_of),
-                    phase,
-                    records,
-                    local_batch_size // accumulation_steps,
-                    num_parallel_calls,
-                    cache,
-                    normalization,
-                )
-            )
+    first_steps = phases.first_steps(reading.phases)
+    for phase, first_step in zip(reading.phases, first_steps, strict=True):
+        end = (first_step + phase.num_steps) * reading.accumulation_steps
+        if start_micro_batch < end or phase is reading.phases[-1]:
+            first = max(first_step * reading.accumulation_steps, start_micro_batch)
+            examples = tf.data.Dataset.range(first, end).map(examples_of)
+            datasets.append(_batches_of_phase(examples, phase, reading, cache))
     return (
         functools.reduce(tf.data.Dataset.concatenate, datasets)
         .prefetch(PREFETCHED_BATCHES)
-        .with_options(options(num_parallel_calls))
+        .with_options(options(reading.num_parallel_calls))
+    )
+
+
+def read_batch(what: ToRead, phase: Phase, reading: Reading) -> Batch:
+    """Returns one micro-batch; to be called inside a graph, as workers do."""
+    return (
+        _batches_of_phase(tf.data.Dataset.from_tensors(what), phase, reading, None)
+        .with_options(options(reading.num_parallel_calls))
+        .get_single_element()
     )
 
 
 def to_read(
-    records: RecordFiles,
-    seed: int,
-    accumulation_steps: int,
-    rank: int,
-    num_ranks: int,
-    local_batch_size: int,
-    replacements: Replacements,
+    reading: Reading, replacements: Replacements
 ) -> Callable[[tf.Tensor], ToRead]:
     """Returns a function from the number of a micro-batch to what to read for it.
 
     The function computes a whole micro-batch at a time, since it needs only arithmetic.
-    The arguments are as for `train_batches`.
     """
-    order = of_run(seed, records.num_examples)
+    shard, records = reading.shard, reading.shard.records
+    order = of_run(reading.seed, records.num_examples)
     locations = _Locations(records)
 
     @as_written
     def examples_of(micro_batch: tf.Tensor) -> ToRead:
         first, size = example_order.micro_batch_positions(
             micro_batch,
-            accumulation_steps,
-            local_batch_size * num_ranks,
-            rank,
-            num_ranks,
+            reading.accumulation_steps,
+            reading.local_batch_size * shard.num_ranks,
+            shard.rank,
+            shard.num_ranks,
         )
         positions = first + tf.range(size, dtype=tf.int64)
         example, key = order(positions)
@@ -165,38 +199,26 @@ def to_read(
         numbers = locations.numbers(example)
         seeds = tf.stack([key, numbers], axis=1)
         epochs = positions // records.num_examples
-        flips = example_order.alternating_flips(numbers, seed, epochs)
+        flips = example_order.alternating_flips(numbers, reading.seed, epochs)
         return ToRead(example, mask, seeds, flips, *locations.of(example))
 
     return examples_of
 
 
-def batches_of_phase(
+def _batches_of_phase(
     examples: tf.data.Dataset,
     phase: Phase,
-    records: RecordFiles,
-    batch_size: int,
-    num_parallel_calls: int,
-    cache: DecodedCache | None,
-    normalization: Normalization,
+    reading: Reading,
+    cache: "DecodedCache | None",
 ) -> tf.data.Dataset:
-    """Returns the `Batch`es of a phase.
-
-    Args:
-        examples: A dataset of what to read, `ToRead`.
-        phase: The phase.
-        records: The split or part of it that `examples` belong to.
-        batch_size: The number of examples of each element of the result.
-        num_parallel_calls: The number of images that are decoded at the same time.
-        cache: The cache of decoded images, or None.
-        normalization: The mean and standard deviation of the images.
-    """
+    """Returns the `Batch`es of a phase, of a dataset of `ToRead`."""
     is_mixed = bool(phase.mixup or phase.cutmix)
+    records = reading.shard.records
 
     @as_written
     def load(what: ToRead) -> Batch | tuple[Batch, tf.Tensor]:
         example, mask, seed, flip, path, offset = what
-        original, label = load_example(records, cache, example, path, offset)
+        original, label = _load_example(records, cache, example, path, offset)
         image = preprocessing.train_image(
             original,
             phase.image_size,
@@ -204,7 +226,7 @@ def batches_of_phase(
             seed,
             phase.min_crop_area,
             phase.random_augment,
-            normalization,
+            reading.normalization,
             phase.shift_fraction,
             flip if phase.flips == "alternating" else None,
         )
@@ -220,8 +242,10 @@ def batches_of_phase(
 
     batches = (
         examples.unbatch()
-        .map(load, num_parallel_calls=num_parallel_calls, deterministic=True)
-        .batch(batch_size, drop_remainder=True)
+        .map(load, num_parallel_calls=reading.num_parallel_calls, deterministic=True)
+        .batch(
+            reading.local_batch_size // reading.accumulation_steps, drop_remainder=True
+        )
     )
     return batches.map(mix) if is_mixed else batches
 
@@ -258,69 +282,124 @@ def examples_of_micro_batch(
 
 
 def eval_batches(
-    records: RecordFiles,
-    *,
-    image_size: int,
-    crop: str,
-    crop_fraction: float,
-    first_example: int,
-    end_example: int,
+    config: Config,
+    shard: ExampleShard,
     batch_size: int,
-    start_batch: int,
     num_parallel_calls: int,
+    start_batch: int,
     replacements: Replacements,
     num_crops: int = 1,
-    normalization: Normalization = preprocessing.IMAGENET,
 ) -> tf.data.Dataset:
-    """Returns the examples from `first_example` to `end_example - 1`, each once.
+    """Returns the examples that a rank evaluates, each once, from a batch on.
 
     The last batch is padded with the last example.
 
     Args:
-        records: The split or a part of it.
-        image_size: The height and width of the images, in pixels.
-        crop: The order of the central crop and the resizing, as
-            `preprocessing.eval_image` takes it.
-        crop_fraction: The side of the central crop as a fraction of the shorter side.
-        first_example: The first example, in the order of the files.
-        end_example: The example after the last one; greater than `first_example`.
+        config: The settings of the run.
+        shard: The examples, of which this rank evaluates at least one.
         batch_size: The number of examples of each element.
-        start_batch: The number of the first batch to return, from 0.
         num_parallel_calls: The number of images that are decoded at the same time.
+        start_batch: The number of the first batch to return, from 0.
         replacements: The replacements of corrupt records.
         num_crops: 1 for the central crop of each image, or 5 for
             `preprocessing.five_crops`.
-        normalization: The mean and standard deviation of the images.
     """
-    num_batches = -(-(end_example - first_example) // batch_size)
-    locations = _Locations(records)
+    first, end = shard.first_example, shard.end_example
+    num_batches = -(-(end - first) // batch_size)
+    locations = _Locations(shard.records)
 
     @as_written
     def load(position: tf.Tensor) -> Batch:
-        padded = tf.minimum(position, end_example - 1)
-        example, is_intact = replacements.replace(padded)
-        original, label = load_example(records, None, example, *locations.of(example))
-        if num_crops == 1:
-            image = preprocessing.eval_image(
-                original, image_size, crop_fraction, crop, normalization
-            )
-        else:
-            image = preprocessing.five_crops(
-                original, image_size, crop_fraction, normalization
-            )
-        mask = is_intact & (position < end_example)
-        return Batch(image, label, example, mask, tf.ones([]))
+        example, is_intact = replacements.replace(tf.minimum(position, end - 1))
+        mask = is_intact & (position < end)
+        path, offset = locations.of(example)
+        return _load_for_evaluation(
+            config, shard.records, example, mask, path, offset, num_crops
+        )
 
     return (
         tf.data.Dataset.range(
-            first_example + start_batch * batch_size,
-            first_example + num_batches * batch_size,
+            first + start_batch * batch_size, first + num_batches * batch_size
         )
         .map(load, num_parallel_calls=num_parallel_calls, deterministic=True)
         .batch(batch_size, drop_remainder=True)
         .prefetch(PREFETCHED_BATCHES)
         .with_options(options(num_parallel_calls))
     )
+
+
+def eval_to_read(records: RecordFiles, first_example: int, size: int) -> ToRead:
+    """Returns what to read for a batch of evaluation, as NumPy arrays.
+
+    A batch that goes beyond the last example is padded with it.
+
+    Args:
+        records: The examples.
+        first_example: The first example of the batch, in the order of the files.
+        size: The number of examples of the batch.
+    """
+    positions = first_example + np.arange(size)
+    examples = np.minimum(positions, records.num_examples - 1)
+    paths = np.array(records.paths, object)[records.file_of_example[examples]]
+    return ToRead(
+        examples,
+        positions < records.num_examples,
+        np.zeros([size, 2], np.int64),
+        np.zeros(size, bool),
+        paths,
+        records.offset_of_example[examples],
+    )
+
+
+def read_eval_batch(
+    what: ToRead,
+    records: RecordFiles,
+    config: Config,
+    batch_size: int,
+    num_parallel_calls: int,
+) -> Batch:
+    """Returns one batch of evaluation; to be called inside a graph, as workers do."""
+
+    @as_written
+    def load(what: ToRead) -> Batch:
+        return _load_for_evaluation(
+            config, records, what.examples, what.mask, what.paths, what.offsets
+        )
+
+    return (
+        tf.data.Dataset.from_tensors(what)
+        .unbatch()
+        .map(load, num_parallel_calls=num_parallel_calls, deterministic=True)
+        .batch(batch_size, drop_remainder=True)
+        .with_options(options(num_parallel_calls))
+        .get_single_element()
+    )
+
+
+def _load_for_evaluation(
+    config: Config,
+    records: RecordFiles,
+    example: tf.Tensor,
+    mask: tf.Tensor,
+    path: tf.Tensor,
+    offset: tf.Tensor,
+    num_crops: int = 1,
+) -> Batch:
+    original, label = _load_example(records, None, example, path, offset)
+    normalization = Normalization.of_run(config)
+    if num_crops == 1:
+        image = preprocessing.eval_image(
+            original,
+            config.image_size,
+            config.eval_crop_fraction,
+            config.eval_crop,
+            normalization,
+        )
+    else:
+        image = preprocessing.five_crops(
+            original, config.image_size, config.eval_crop_fraction, normalization
+        )
+    return Batch(image, label, example, mask, tf.ones([]))
 
 
 class _Locations:
@@ -342,9 +421,9 @@ class _Locations:
         return tf.gather(self._numbers, example)
 
 
-def load_example(
+def _load_example(
     records: RecordFiles,
-    cache: DecodedCache | None,
+    cache: "DecodedCache | None",
     example: tf.Tensor,
     path: tf.Tensor,
     offset: tf.Tensor,
@@ -368,12 +447,73 @@ def load_example(
     return original, tf.cast(label - records.first_label, tf.int32)
 
 
-def options(num_threads: int) -> tf.data.Options:
-    """Returns options for a dataset with threads of its own and without autotuning.
+class DecodedCache:
+    """The images of one split with their labels, as many as the cache has room for.
 
-    Args:
-        num_threads: The number of threads.
+    The others are decoded each time that they are needed. The result doesn't depend on
+    the contents of the cache.
     """
+
+    def __init__(self, megabytes: int) -> None:
+        """Makes an empty cache.
+
+        Args:
+            megabytes: The size of this rank's cache, in units of 10**6 bytes.
+        """
+        self._max_bytes = megabytes * 10**6
+        self._num_bytes = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._images = tf.lookup.experimental.MutableHashTable(
+            tf.int64, tf.string, default_value=""
+        )
+        self._labels = tf.lookup.experimental.MutableHashTable(
+            tf.int64, tf.int64, default_value=-1
+        )
+
+    def get(
+        self, example: tf.Tensor, load: Callable[[], tuple[tf.Tensor, tf.Tensor]]
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the image (`[height, width, 3]` uint8) and label of an example.
+
+        Functions of a dataset call it, in any number of threads.
+
+        Args:
+            example: The index of the example, int64 scalar.
+            load: A function that decodes the image and returns it with its label, for
+                an example that the cache doesn't hold.
+        """
+        cached = self._images.lookup(example)
+
+        def load_and_insert() -> tuple[tf.Tensor, tf.Tensor]:
+            image, label = load()
+            serialized = tf.io.serialize_tensor(image)
+            num_bytes = tf.cast(tf.strings.length(serialized), tf.int64)
+
+            def insert() -> tf.Tensor:
+                # The label first: a thread that finds the image finds the label too.
+                with tf.control_dependencies([self._labels.insert(example, label)]):
+                    inserted = self._images.insert(example, serialized)
+                with tf.control_dependencies([inserted]):
+                    return tf.identity(num_bytes)
+
+            def release() -> tf.Tensor:
+                return tf.identity(self._num_bytes.assign_sub(num_bytes))
+
+            # The bytes are reserved before the comparison: concurrent threads count
+            # each other's reservations and never exceed the size together.
+            reserved = self._num_bytes.assign_add(num_bytes)
+            done = tf.cond(reserved <= self._max_bytes, insert, release)
+            with tf.control_dependencies([done]):
+                return tf.identity(image), tf.identity(label)
+
+        def parse() -> tuple[tf.Tensor, tf.Tensor]:
+            image = tf.io.parse_tensor(cached, tf.uint8)
+            return tf.ensure_shape(image, (None, None, 3)), self._labels.lookup(example)
+
+        return tf.cond(tf.strings.length(cached) > 0, parse, load_and_insert)
+
+
+def options(num_threads: int) -> tf.data.Options:
+    """Returns options for a dataset with threads of its own and without autotuning."""
     result = tf.data.Options()
     result.threading.private_threadpool_size = num_threads
     result.threading.max_intra_op_parallelism = 1
@@ -391,10 +531,6 @@ def of_run(
     """Returns the order of a run as a function that is traced once.
 
     All phases share it, and all datasets that are built again after corrupt records.
-
-    Args:
-        seed: The seed of the run.
-        num_examples: The number of examples in an epoch.
 
     Returns:
         A function from positions of the run, `[n]` int64, to the examples there and to

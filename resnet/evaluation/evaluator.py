@@ -261,7 +261,7 @@ class Evaluator:
         """
         if not self.num_batches:
             return
-        eval_batches = batches.evaluation(
+        eval_batches = batches.eval_batches(
             self._config,
             self._shard,
             self._batch_size,

@@ -16,7 +16,7 @@ import tensorflow as tf
 from resnet.config import phases
 from resnet.config.config import Config
 from resnet.data import batches
-from resnet.data.input_pipeline import Batch
+from resnet.data.input_pipeline import Batch, Reading
 from resnet.data.record_files import ExampleShard
 from resnet.optim.train_state import assign_flat
 from resnet.runtime.job import Job
@@ -109,18 +109,21 @@ class PreciseBN:
         """
         config = self._config
         phase = phases.at(config.phases, max(step - 1, 0))
-        num_parts = num_ranks * config.accumulation_steps
-        return batches.train_batches(
-            self._shard,
-            [dataclasses.replace(phase, num_steps=config.recalibration_batches)],
-            seed=config.seed,
-            local_batch_size=config.global_batch_size // num_parts,
-            start_step=first,
-            num_classes=config.num_classes,
-            on_bad_record=config.on_bad_record,
-            num_parallel_calls=self._job.num_parallel_calls(config),
-            normalization=batches.normalization_of(config),
+        num_parallel_calls = self._job.num_parallel_calls(config)
+        reading = dataclasses.replace(
+            Reading.of_run(
+                config,
+                self._shard,
+                num_ranks * config.accumulation_steps,
+                num_parallel_calls,
+            ),
+            phases=(
+                dataclasses.replace(phase, num_steps=config.recalibration_batches),
+            ),
+            accumulation_steps=1,
+            decoded_cache_mb=0,
         )
+        return batches.train_batches(reading, first)
 
     def _statistics_of_batch(self, images: tf.Tensor) -> tf.Tensor:
         """Returns the means and variances of one batch, `[2, channels]` float64.

@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from resnet.config.config import Config
-from resnet.data import batches
 from resnet.data.augmentation import preprocessing
 from resnet.data.augmentation.preprocessing import Normalization
 from resnet.evaluation import test_time_augmentation
@@ -90,7 +89,7 @@ class Predictor:
             size,
             config.eval_crop_fraction,
             config.eval_crop,
-            batches.normalization_of(config),
+            Normalization.of_run(config),
         )
         images = tf.TensorSpec([None, size, size, 3], tf.float32)
         self._predict = _graph(self._probabilities, images)

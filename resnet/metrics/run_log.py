@@ -16,7 +16,7 @@ from resnet.config.config import Config
 from resnet.config.phases import StepSettings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
-from resnet.hardware import cpu_features, process_age
+from resnet.hardware import cpu_features, host
 from resnet.metrics import jsonl, record_log
 from resnet.metrics.metrics_log import MetricsLog
 from resnet.metrics.progress import Progress
@@ -80,7 +80,7 @@ class RunLog:
             self._config.epoch(self._config.train_steps),
             self._state.step,
         )
-        process_start = round(time.time() - process_age.seconds(), 3)
+        process_start = round(time.time() - host.process_age_seconds(), 3)
         hosts = self._communicator.gather_objects(platform.node())
         facts: dict[str, Any] = {
             "num_ranks": self._communicator.num_ranks,

@@ -1,8 +1,9 @@
 """Custom TensorFlow ops in C++ that replace slow sequences of stock ops.
 
-`make venv` compiles the sources in this folder (install/build_native.sh). Each op has a
-reference implementation of stock ops, which gives the same numbers and is the fallback
-where the library is missing, can't be loaded or needs instructions that the CPU lacks.
+`make venv` compiles the sources in this folder (install/build_native.sh). Stock ops
+give the same numbers, and are the fallback where the library is missing, can't be
+loaded or needs instructions that the CPU lacks. Only the messages of compressed
+gradients have no fallback: compression needs the library.
 """
 
 import contextlib
@@ -114,10 +115,8 @@ def _advice() -> str:
 def fast_ops(dtype: tf.DType) -> Any | None:
     """Returns the module of the compiled ops if they convolve and normalize in a dtype.
 
-    Otherwise it returns None and logs the reason once per process.
-
-    Args:
-        dtype: Dtype that the ops compute in, float32 or bfloat16.
+    Otherwise it returns None and logs the reason once per process. The dtype is float32
+    or bfloat16.
     """
     library = ops()
     if library is None:
@@ -161,8 +160,7 @@ def describe() -> str:
     if reason := _why_not_fast(tf.float32):
         return (
             "compiled ops: only for reading, resizing, updates of weights and"
-            " compression of gradients, because"
-            f" {reason}"
+            f" compression of gradients, because {reason}"
         )
     name = instruction_sets.kernels(OPS_LIBRARY).current()
     if reason := _why_not_fast(tf.bfloat16):
@@ -203,9 +201,6 @@ def convolutions(dtype: tf.DType) -> Any | None:
     """Returns the module of the compiled ops if its convolutions are the fastest here.
 
     They are, except in bfloat16 on a CPU with AMX, which only oneDNN uses.
-
-    Args:
-        dtype: Dtype that the convolutions compute in, float32 or bfloat16.
     """
     return None if dtype == tf.bfloat16 and has_amx() else fast_ops(dtype)
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from data_prep.records.manifest import RecordSet
+from resnet.config.command_line import JobSettings
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import cpu_features, physical_cores, placement
@@ -116,24 +117,10 @@ def check_shards(
 
 
 def start_on_own_cores(
-    process: ProcessInfo,
-    communicator: Communicator,
-    num_intra_threads: int,
-    num_inter_threads: int,
-    kmp_blocktime: int,
+    process: ProcessInfo, communicator: Communicator, settings: JobSettings
 ) -> Threads:
-    """Binds this rank to its cores, then starts TensorFlow; returns the rank's threads.
-
-    Args:
-        process: The rank of this process and its position on the node.
-        communicator: The ranks.
-        num_intra_threads: The number of threads per op; 0 for one per core.
-        num_inter_threads: The number of concurrent ops; 0 for one.
-        kmp_blocktime: The time that an OpenMP thread spins before it sleeps, in ms.
-    """
-    threads = settle_placement(
-        process, communicator, num_intra_threads, num_inter_threads, kmp_blocktime
-    )
+    """Binds this rank to its cores, then starts TensorFlow; returns the threads."""
+    threads = settle_placement(process, communicator, settings)
     start_tensorflow(communicator)  # It reads the environment that is set now.
     return threads
 
@@ -141,9 +128,7 @@ def start_on_own_cores(
 def settle_placement(
     process: ProcessInfo,
     communicator: Communicator,
-    num_intra_threads: int,
-    num_inter_threads: int,
-    kmp_blocktime: int,
+    settings: JobSettings,
     shares_cores: bool = False,
 ) -> Threads:
     """Binds this rank to its cores and sets its environment; returns its threads.
@@ -153,9 +138,7 @@ def settle_placement(
     Args:
         process: The rank of this process and its position on the node.
         communicator: The ranks.
-        num_intra_threads: The number of threads per op; 0 for one per core.
-        num_inter_threads: The number of concurrent ops; 0 for one.
-        kmp_blocktime: The time that an OpenMP thread spins before it sleeps, in ms.
+        settings: The numbers of threads.
         shares_cores: Whether this rank computes so little that it may run on all cores
             that it may use, which the other ranks divide among themselves.
     """
@@ -170,10 +153,12 @@ def settle_placement(
         dividing = [cores for cores, shares in seen if not shares]
         index = sum(not shares for _, shares in seen[: process.local_rank])
         cores = physical_cores.of_rank(index, dividing)
-    threads = placement.choose_threads(cores, num_intra_threads, num_inter_threads)
+    threads = placement.choose_threads(
+        cores, settings.num_intra_threads, settings.num_inter_threads
+    )
     hidden = cpu_features.amx_is_hidden(cpu_features.flags())
     variables = placement.environment(
-        threads, kmp_blocktime, hidden, os.environ, num_on_machine
+        threads, settings.kmp_blocktime, hidden, os.environ, num_on_machine
     )
     placement.apply(threads, variables)
     num_usable_cores = len({core for seen in cores_seen for core in seen})

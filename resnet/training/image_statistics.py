@@ -46,7 +46,7 @@ def _images(
 ) -> Iterator[np.ndarray]:
     """Yields the images in batches, `[batch, size, size, 3]` float32."""
     count = min(shard.records.num_examples, NUM_IMAGES)
-    read = batches.evaluation(
+    read = batches.eval_batches(
         config,
         dataclasses.replace(shard, rank=0, num_ranks=1),
         _BATCH_SIZE,

@@ -9,7 +9,7 @@ from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
 from resnet.config import phases
 from resnet.data import batches
-from resnet.data.input_pipeline import Batch
+from resnet.data.input_pipeline import Batch, Reading
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation.evaluations import Evaluations
 from resnet.exchange.compressed import make_exchange
@@ -38,13 +38,10 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
     """
     config, communicator = run.config, job.communicator
     state, exchange = _restored_state(run, job)
-    train_batches = batches.training(
-        config,
-        run.train,
-        communicator.num_ranks,
-        state.step,
-        job.num_parallel_calls(config),
+    reading = Reading.of_run(
+        config, run.train, communicator.num_ranks, job.num_parallel_calls(config)
     )
+    train_batches = batches.train_batches(reading, state.step)
     synchronize = Synchronization(state, communicator)
     evaluations = Evaluations(run, state, job)
     log = RunLog(config, state, communicator)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from launch.topology import parse_cpu_list
+from resnet.config.command_line import JobSettings
 from resnet.runtime import program, startup
 from resnet.training.parameter_servers import roles
 
@@ -18,7 +19,9 @@ def main(argv, process, communicator):
     intra = int(argv[argv.index("--num_intra_threads") + 1])
     inter = int(argv[argv.index("--num_inter_threads") + 1])
     threads = startup.settle_placement(
-        *(process, communicator, intra, inter, 1),
+        process,
+        communicator,
+        JobSettings(num_intra_threads=intra, num_inter_threads=inter),
         shares_cores=is_helper(argv, process.rank),
     )
     if "--horovod" in argv:

@@ -18,6 +18,7 @@ import pytest
 from _pytest.config import create_terminal_writer
 from absl import logging
 
+from resnet.config.command_line import JobSettings
 from resnet.distributed import communicator as distributed
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import placement
@@ -49,7 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
         path = Path(config._tmp_path_factory.getbasetemp(), "output.txt")
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         reporter._tw = create_terminal_writer(config, path.open("w"))
-    startup.settle_placement(PROCESS, communicator, 1, 1, 1)
+    one = JobSettings(num_intra_threads=1, num_inter_threads=1)
+    startup.settle_placement(PROCESS, communicator, one)
     with mock.patch.object(scratch_dir, "make", return_value=None):
         startup.start_tensorflow(communicator)
 

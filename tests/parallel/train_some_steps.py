@@ -10,6 +10,7 @@ from resnet.config.phases import StepSettings
 from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.data import batches, record_files
+from resnet.data.input_pipeline import Reading
 from resnet.data.record_files import shard_of_rank
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.gradients import GradientExchange
@@ -65,7 +66,8 @@ def train(
     train_step = TrainStep(state, phase, exchange)
     all_shards = [tuple(range(len(records.paths)))] * communicator.num_ranks
     share = shard_of_rank(records, all_shards, communicator.rank)
-    train_batches = batches.training(config, share, communicator.num_ranks, 0, 1)
+    reading = Reading.of_run(config, share, communicator.num_ranks, 1)
+    train_batches = batches.train_batches(reading)
     for _ in range(NUM_STEPS):
         for _ in range(num_parts - 1):
             train_step.accumulate(next(train_batches))

@@ -8,16 +8,18 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from data_prep.records import manifest, tf_example, tfrecord
+from data_prep.records import tf_example, tfrecord
 from resnet import native
 from resnet.base.errors import UserError
+from resnet.config import phases
 from resnet.config.config import Config
-from resnet.data import batches, example_order, record_files
+from resnet.config.phases import Phase
+from resnet.data import example_order
 from resnet.data.batches import Batches
 from resnet.data.corrupt_records import CorruptRecords, Replacements
 from resnet.data.input_pipeline import Batch
-from resnet.data.record_files import ExampleShard, RecordFiles
-from tests.unit.changed_settings import changed
+from resnet.data.record_files import RecordFiles
+from tests.unit.read_batches import assert_equal, evaluate, join, open_train, train
 
 NUM_EXAMPLES = 13
 NUM_CLASSES = 4
@@ -26,7 +28,7 @@ NUM_STEPS = 5  # 30 examples: more than two epochs.
 
 @pytest.fixture(scope="module")
 def records(numbered_set) -> RecordFiles:
-    return record_files.open_split(manifest.load(str(numbered_set), "train"), "train")
+    return open_train(numbered_set)
 
 
 @pytest.fixture(scope="module")
@@ -40,36 +42,6 @@ def config(make_config) -> Config:
         train_steps=NUM_STEPS,
         on_bad_record="skip",
     )
-
-
-def train(
-    records: RecordFiles,
-    config: Config,
-    rank: int = 0,
-    num_ranks: int = 1,
-    start_step: int = 0,
-    **changes,
-) -> list[Batch]:
-    """Returns a rank's batches, of arrays."""
-    config = changed(config, **changes)
-    shard = ExampleShard(records, rank, num_ranks, records.num_examples)
-    found = batches.training(config, shard, num_ranks, start_step, 2)
-    return [Batch(*(tensor.numpy() for tensor in batch)) for batch in found]
-
-
-def evaluate(records: RecordFiles, config: Config, **changes) -> list[Batch]:
-    config = changed(config, **changes)
-    shard = ExampleShard(records, 0, 1, records.num_examples)
-    corrupt = CorruptRecords(records, config.on_bad_record)
-    found = batches.evaluation(config, shard, 4, 2, corrupt)
-    return [Batch(*(tensor.numpy() for tensor in batch)) for batch in found]
-
-
-def assert_equal(ours: list[Batch], expected: list[Batch]) -> None:
-    assert len(ours) == len(expected)
-    for one, other in zip(ours, expected, strict=True):
-        for values, expected_values in zip(one, other, strict=True):
-            np.testing.assert_array_equal(values, expected_values)
 
 
 def jpeg() -> bytes:
@@ -98,9 +70,8 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("name", ["flipped bit", "label too low", "cut JPEG"])
-def test_a_corrupt_record_ends_a_run_with_a_sentence(records, config, put_record, name):
-    corrupt = put_record(records, 7, DAMAGES[name])
+def test_a_corrupt_record_ends_a_run_with_a_sentence(records, config, put_record):
+    corrupt = put_record(records, 7, DAMAGES["label too low"])
     with pytest.raises(UserError, match=f"byte 5 of {corrupt.paths[-1]} is corrupt: "):
         train(corrupt, config, on_bad_record="fail")
 
@@ -115,18 +86,20 @@ def wanted_examples(config: Config) -> list[list[int]]:
 
 
 def assert_replaced(
-    found: list[Batch],
+    read: list[Batch],
     wanted: list[list[int]],
     replacements: dict[int, int],
     numbers_in: Callable[[np.ndarray], list[int]],
 ) -> None:
-    assert len(found) == len(wanted)
-    for batch, examples in zip(found, wanted, strict=True):
-        expected = [replacements.get(one, one) for one in examples]
+    assert len(read) == len(wanted)
+    for batch, examples in zip(read, wanted, strict=True):
+        expected = [replacements.get(example, example) for example in examples]
         assert batch.examples.tolist() == expected
         assert numbers_in(batch.images) == expected
-        assert batch.labels.tolist() == [one % NUM_CLASSES for one in expected]
-        assert batch.mask.tolist() == [one not in replacements for one in examples]
+        assert batch.labels.tolist() == [example % NUM_CLASSES for example in expected]
+        assert batch.mask.tolist() == [
+            example not in replacements for example in examples
+        ]
 
 
 def test_the_next_record_stands_in_whatever_the_corruption(
@@ -135,8 +108,8 @@ def test_the_next_record_stands_in_whatever_the_corruption(
     replacements = {1: 2, 3: 4, 5: 6, 7: 8, 9: 10, 11: 0, 12: 0}
     for number, content in zip(replacements, DAMAGES.values(), strict=True):
         records = put_record(records, number, content)
-    found = train(records, config)
-    assert_replaced(found, wanted_examples(config), replacements, numbers_in)
+    read = train(records, config)
+    assert_replaced(read, wanted_examples(config), replacements, numbers_in)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +125,8 @@ def test_runs_of_corrupt_records_are_skipped_in_training_and_in_evaluation(
     corrupt = records
     for number in replacements:
         corrupt = put_record(corrupt, number, FLIPPED)
-    found = train(corrupt, config)
-    assert_replaced(found, wanted_examples(config), replacements, numbers_in)
+    read = train(corrupt, config)
+    assert_replaced(read, wanted_examples(config), replacements, numbers_in)
 
     evaluated = evaluate(corrupt, config)
     wanted = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
@@ -180,11 +153,7 @@ def test_what_is_skipped_does_not_depend_on_the_number_of_ranks(
 ):
     assert any(not batch.mask.all() for batch in skipping)
     ranks = [train(two_corrupt, config, rank, 2) for rank in range(2)]
-    joined = [
-        Batch(*(np.concatenate(values) for values in zip(*parts, strict=True)))
-        for parts in zip(*ranks, strict=True)
-    ]
-    assert_equal(joined, skipping)
+    assert_equal([join(parts) for parts in zip(*ranks, strict=True)], skipping)
 
 
 def test_what_is_skipped_does_not_depend_on_where_a_run_begins(
@@ -212,8 +181,8 @@ def test_stock_ops_skip_data_that_is_no_text_either(
     # Their error quotes the record, and TensorFlow can't decode its own message.
     monkeypatch.setattr(native, "ops", lambda: None)
     corrupt = put_record(records, 7, DAMAGES["no example"])
-    found = train(corrupt, config)
-    assert_replaced(found, wanted_examples(config), {7: 8}, numbers_in)
+    read = train(corrupt, config)
+    assert_replaced(read, wanted_examples(config), {7: 8}, numbers_in)
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
@@ -223,13 +192,6 @@ def test_a_missing_file_ends_a_run_with_a_sentence(records, config, put_record, 
     for read_all in (train, evaluate):
         with pytest.raises(UserError, match=r"can't be read \(No such file"):
             read_all(corrupt, config, on_bad_record=policy)
-
-
-def test_too_many_corrupt_records_end_a_run(records, config, put_record):
-    for number in range(11):
-        records = put_record(records, number, FLIPPED)
-    with pytest.raises(UserError, match=r"at most 10 .* but 11 were detected"):
-        train(records, config)
 
 
 def test_what_may_be_corrupt_depends_on_what_a_rank_reads(
@@ -301,3 +263,28 @@ def test_labels_are_below_the_number_of_classes_of_the_run(records, config):
     # The set has the classes a to d: no record is to blame.
     with pytest.raises(ValueError, match="labels must be from 0 to 2; they are"):
         train(records, config, num_classes=3)
+
+
+def test_a_corrupt_record_is_skipped_in_whatever_phase_it_is_read(
+    records, config, put_record
+):
+    chosen = (
+        Phase(name="plain", num_steps=3, image_size=32, augmentation="none"),
+        Phase(name="mixed", num_steps=2, image_size=40, mixup=0.3, cutmix=1.0),
+    )
+    for number in (2, 9):
+        records = put_record(records, number, FLIPPED)
+    parts = train(records, config, phases=chosen, accumulation_steps=3)
+    replacements = {2: 3, 9: 10}
+    for step, examples in enumerate(wanted_examples(config)):
+        batch = join(parts[3 * step : 3 * step + 3])
+        expected = [replacements.get(example, example) for example in examples]
+        assert batch.examples.tolist() == expected
+        assert batch.labels.tolist() == [example % NUM_CLASSES for example in expected]
+        assert batch.mask.tolist() == [
+            example not in replacements for example in examples
+        ]
+        assert batch.images.shape[1] == phases.at(chosen, step).image_size
+    # Begun here, the corruption is first met in the later phase.
+    ours = train(records, config, start_step=3, phases=chosen, accumulation_steps=3)
+    assert_equal(ours, parts[9:])

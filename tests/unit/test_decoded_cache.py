@@ -1,3 +1,5 @@
+"""The cache of decoded images of the input pipeline."""
+
 import io
 import pathlib
 import shutil
@@ -7,16 +9,14 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from data_prep.records import manifest
 from resnet.config.config import Config
-from resnet.data import input_pipeline, record_files
+from resnet.data import input_pipeline
 from resnet.data.corrupt_records import Replacements
-from resnet.data.decoded_cache import DecodedCache
-from resnet.data.input_pipeline import Batch
-from resnet.data.record_files import RecordFiles
+from resnet.data.input_pipeline import Batch, DecodedCache
 from tests.unit.changed_settings import changed
+from tests.unit.read_batches import assert_equal, open_train, reading
 
-NUM_PICTURES = 9
+NUM_IMAGES = 9
 SIDE = 300  # 270,000 bytes: three images are less than a megabyte, four more.
 
 
@@ -25,12 +25,12 @@ def folder(tmp_path_factory, write_tiny_set) -> pathlib.Path:
     """A set of noisy images with halved colours, in two files; not to be changed."""
     generator = np.random.default_rng(0)
     originals = []
-    for _ in range(NUM_PICTURES):
+    for _ in range(NUM_IMAGES):
         pixels = generator.integers(0, 256, (SIDE, SIDE, 3)).astype(np.uint8)
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "JPEG")
         originals.append(file.getvalue())
-    labels = [number % 3 for number in range(NUM_PICTURES)]
+    labels = [number % 3 for number in range(NUM_IMAGES)]
     folder = tmp_path_factory.mktemp("noisy")
     write_tiny_set(folder, originals, labels, "abc", [5, 4])
     return folder
@@ -39,38 +39,18 @@ def folder(tmp_path_factory, write_tiny_set) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def config(make_config) -> Config:
     return make_config(
-        NUM_PICTURES,
+        NUM_IMAGES,
         augmentation="random_resized_crop",
         global_batch_size=4,
         train_steps=9,  # Four epochs.
     )
 
 
-def open_train(folder: pathlib.Path) -> RecordFiles:
-    return record_files.open_split(manifest.load(str(folder), "train"), "train")
-
-
-def train_batches(
-    records: RecordFiles, config: Config, cache: DecodedCache | None
-) -> tf.data.Dataset:
-    none = Replacements.of(set(), records.num_examples)
-    return input_pipeline.train_batches(
-        records,
-        config.phases,
-        seed=config.seed,
-        accumulation_steps=1,
-        rank=0,
-        num_ranks=1,
-        local_batch_size=4,
-        start_micro_batch=0,
-        num_parallel_calls=4,
-        replacements=none,
-        cache=cache,
-    )
-
-
-def arrays(dataset: tf.data.Dataset) -> list[Batch]:
-    return [Batch(*one) for one in dataset.as_numpy_iterator()]
+def train_batches(folder: pathlib.Path, config: Config, cache: DecodedCache):
+    what = reading(open_train(folder), config, num_parallel_calls=4)
+    none = Replacements.of(set(), NUM_IMAGES)
+    dataset = input_pipeline.train_batches(what, 0, none, cache)
+    return (Batch(*batch) for batch in dataset.as_numpy_iterator())
 
 
 def num_bytes_of(cache: DecodedCache) -> int:
@@ -82,7 +62,7 @@ def num_bytes_of(cache: DecodedCache) -> int:
 @pytest.fixture(scope="module")
 def expected(folder, config) -> list[Batch]:
     """The batches without room for any image."""
-    return arrays(train_batches(open_train(folder), config, DecodedCache(0)))
+    return list(train_batches(folder, config, DecodedCache(0)))
 
 
 # Room for three, seven and all of the nine images.
@@ -91,11 +71,7 @@ def test_the_network_sees_the_same_with_a_cache_of_any_size(
     folder, config, expected, megabytes, num_kept
 ):
     cache = DecodedCache(megabytes)
-    ours = arrays(train_batches(open_train(folder), config, cache))
-    assert len(ours) == len(expected) == 9
-    for batch, other in zip(ours, expected, strict=True):
-        for values, other_values in zip(batch, other, strict=True):
-            np.testing.assert_array_equal(values, other_values)
+    assert_equal(list(train_batches(folder, config, cache)), expected)
     assert num_bytes_of(cache) <= megabytes * 10**6
     # Two threads that load the same image at the same time count it twice.
     assert num_kept - 2 <= int(cache._images.size()) <= num_kept
@@ -103,21 +79,15 @@ def test_the_network_sees_the_same_with_a_cache_of_any_size(
 
 def test_what_is_in_the_cache_is_not_read_again(folder, config, expected, tmp_path):
     shutil.copytree(folder, tmp_path / "own")
-    dataset = train_batches(
-        open_train(tmp_path / "own"),
-        changed(config, train_steps=1000),
-        DecodedCache(100),
-    )
-    batches = dataset.as_numpy_iterator()
+    longer = changed(config, train_steps=1000)
+    batches = train_batches(tmp_path / "own", longer, DecodedCache(100))
     # The first epoch and what is fetched in advance: two batches, and some images.
-    ours = [Batch(*next(batches)) for _ in range(5)]
+    ours = [next(batches) for _ in range(5)]
     for path in (tmp_path / "own" / "train").iterdir():
         path.write_bytes(b"")  # The file itself: it may still be open.
         path.unlink()
-    ours += [Batch(*next(batches)) for _ in range(4)]
-    for batch, other in zip(ours, expected, strict=True):
-        np.testing.assert_array_equal(batch.images, other.images)
-        np.testing.assert_array_equal(batch.labels, other.labels)
+    ours += [next(batches) for _ in range(4)]
+    assert_equal(ours, expected)
 
 
 def test_room_is_never_exceeded_however_many_threads_look_at_once():
@@ -135,8 +105,7 @@ def test_room_is_never_exceeded_however_many_threads_look_at_once():
 
         numbers = tf.data.Dataset.range(200).map(get, num_parallel_calls=16)
         assert [int(number) for number in numbers] == list(range(200))
-        assert 0 < num_bytes_of(cache) <= 10**6
-        assert num_bytes_of(cache) <= int(cache._num_bytes) <= 10**6
+        assert 0 < num_bytes_of(cache) <= int(cache._num_bytes) <= 10**6
 
 
 def test_the_label_of_a_kept_image_is_its_own():

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from resnet import models
-from resnet.data import batches
 from resnet.data.augmentation import preprocessing
 from resnet.data.augmentation.preprocessing import Normalization
 from resnet.models import alexnet
@@ -75,8 +74,8 @@ def test_a_run_normalizes_its_images_by_its_settings(make_config):
     config = dataclasses.replace(
         make_config(), channel_mean=OTHER.mean, channel_stddev=OTHER.stddev
     )
-    assert batches.normalization_of(config) == OTHER
-    assert batches.normalization_of(make_config()) == preprocessing.IMAGENET
+    assert Normalization.of_run(config) == OTHER
+    assert Normalization.of_run(make_config()) == preprocessing.IMAGENET
 
 
 def uniform_limit(kernel: keras.Variable) -> float:

@@ -1,23 +1,38 @@
+"""What batches a run has: their examples, images and labels, and its phases."""
+
 import dataclasses
 import io
-import pathlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
 
-from data_prep.records import manifest
+from resnet.config import phases
 from resnet.config.config import Config
-from resnet.data import example_order, input_pipeline, record_files
+from resnet.config.phases import Phase
+from resnet.data import batches, example_order, input_pipeline
+from resnet.data.augmentation import mixing, random_augment
 from resnet.data.corrupt_records import Replacements
-from resnet.data.input_pipeline import Batch
-from resnet.data.record_files import RecordFiles
+from resnet.data.input_pipeline import Batch, ToRead
+from resnet.data.record_files import ExampleShard, RecordFiles
 from tests.unit.changed_settings import changed
+from tests.unit.read_batches import (
+    arrays,
+    assert_equal,
+    evaluate,
+    join,
+    open_train,
+    reading,
+    train,
+)
+from tests.unit.seen_images import pixels
 
 NUM_EXAMPLES = 13
 NUM_CLASSES = 4
+NUM_STEPS = 13  # Of six examples: 78 are six epochs.
 STDDEV_OF_BLUE, MEAN_OF_BLUE = 0.225, 0.406
+CROPPED = {"augmentation": "random_resized_crop"}
 
 
 @pytest.fixture(scope="module")
@@ -33,85 +48,8 @@ def config(make_config) -> Config:
         seed=2**40 + 7,
         augmentation="none",
         global_batch_size=6,
-        train_steps=13,  # 78 examples are 6 epochs.
+        train_steps=NUM_STEPS,
     )
-
-
-def train(
-    records: RecordFiles,
-    config: Config,
-    rank: int = 0,
-    num_ranks: int = 1,
-    start_step: int = 0,
-    num_parallel_calls: int = 2,
-    corrupt: frozenset[int] = frozenset(),
-    **changes,
-) -> list[Batch]:
-    """Returns a rank's batches, of arrays."""
-    config = changed(config, **changes)
-    dataset = input_pipeline.train_batches(
-        records,
-        config.phases,
-        seed=config.seed,
-        accumulation_steps=config.accumulation_steps,
-        rank=rank,
-        num_ranks=num_ranks,
-        local_batch_size=config.global_batch_size // num_ranks,
-        start_micro_batch=start_step,
-        num_parallel_calls=num_parallel_calls,
-        replacements=Replacements.of(set(corrupt), records.num_examples),
-        cache=None,
-    )
-    return [Batch(*one) for one in dataset.as_numpy_iterator()]
-
-
-def evaluate(
-    records: RecordFiles,
-    config: Config,
-    first: int = 0,
-    end: int = NUM_EXAMPLES,
-    batch_size: int = 4,
-    start_batch: int = 0,
-    corrupt: frozenset[int] = frozenset(),
-    **changes,
-) -> list[Batch]:
-    """Returns the batches of evaluation, of arrays."""
-    config = changed(config, **changes)
-    dataset = input_pipeline.eval_batches(
-        records,
-        image_size=config.image_size,
-        crop=config.eval_crop,
-        crop_fraction=config.eval_crop_fraction,
-        first_example=first,
-        end_example=end,
-        batch_size=batch_size,
-        start_batch=start_batch,
-        num_parallel_calls=2,
-        replacements=Replacements.of(set(corrupt), records.num_examples),
-    )
-    return [Batch(*one) for one in dataset.as_numpy_iterator()]
-
-
-def open_train(folder: pathlib.Path) -> RecordFiles:
-    return record_files.open_split(manifest.load(str(folder), "train"), "train")
-
-
-def assert_equal(ours: list[Batch], expected: list[Batch]) -> None:
-    assert len(ours) == len(expected)
-    for one, other in zip(ours, expected, strict=True):
-        for values, expected_values in zip(one, other, strict=True):
-            np.testing.assert_array_equal(values, expected_values)
-
-
-def join(ranks: list[list[Batch]]) -> list[Batch]:
-    """Joins the ranks' parts of each step."""
-    return [
-        Batch(*(np.concatenate(values) for values in zip(*parts, strict=True)))
-        for parts in zip(*ranks, strict=True)
-    ]
-
-
-CROPPED = {"augmentation": "random_resized_crop"}
 
 
 @pytest.fixture(scope="module")
@@ -126,50 +64,20 @@ def cropped(records, config) -> list[Batch]:
     return train(records, config, **CROPPED)
 
 
-def order_of_run(config: Config) -> list[int]:
-    positions = np.arange(78)
-    return example_order.shuffled(
-        positions % NUM_EXAMPLES, config.seed, positions // NUM_EXAMPLES, NUM_EXAMPLES
-    ).tolist()
-
-
 def test_the_batches_are_those_of_the_order(config, plain, numbers_in):
-    ours = plain
-    assert len(ours) == 13
-    found = [number for batch in ours for number in numbers_in(batch.images)]
-    assert found == order_of_run(config)
-    assert [number for batch in ours for number in batch.examples] == found
-    for batch in ours:
+    positions = np.arange(78)
+    order = example_order.shuffled(
+        positions % NUM_EXAMPLES, config.seed, positions // NUM_EXAMPLES, NUM_EXAMPLES
+    ).reshape(NUM_STEPS, 6)
+    assert len(plain) == NUM_STEPS
+    for batch, examples in zip(plain, order.tolist(), strict=True):
+        assert batch.examples.tolist() == numbers_in(batch.images) == examples
         assert batch.images.shape == (6, 32, 32, 3)
-        assert batch.images.dtype == np.float32
+        assert batch.images.dtype == batch.mix_weight.dtype == np.float32
         assert batch.labels.dtype == np.int32
         assert batch.labels.tolist() == (batch.examples % NUM_CLASSES).tolist()
         assert batch.mask.tolist() == [True] * 6
         assert batch.mix_weight.tolist() == [1] * 6
-
-
-@pytest.mark.parametrize(("num_ranks", "start_step"), [(1, 5), (2, 0), (6, 12)])
-def test_the_graph_reads_what_the_arithmetic_says(
-    records, config, numbers_in, num_ranks, start_step
-):
-    for rank in {0, num_ranks - 1}:
-        ours = train(records, config, rank, num_ranks, start_step)
-        expected = [
-            input_pipeline.examples_of_micro_batch(
-                step, config.seed, rank, num_ranks, 6 // num_ranks, NUM_EXAMPLES
-            ).tolist()
-            for step in range(start_step, 13)
-        ]
-        assert [batch.examples.tolist() for batch in ours] == expected
-        assert [numbers_in(batch.images) for batch in ours] == expected
-
-
-def test_each_epoch_has_each_example_once_across_batches(plain, numbers_in):
-    found = [n for batch in plain for n in numbers_in(batch.images)]
-    epochs = np.array(found).reshape(6, NUM_EXAMPLES)
-    for epoch in epochs:
-        assert sorted(epoch) == list(range(NUM_EXAMPLES))
-    assert len({tuple(epoch) for epoch in epochs}) == 6
 
 
 def test_a_batch_larger_than_the_set_continues_into_the_next_epochs(
@@ -186,21 +94,23 @@ def test_the_batches_do_not_depend_on_the_number_of_ranks(records, config, cropp
             train(records, config, rank, num_ranks, **CROPPED)
             for rank in range(num_ranks)
         ]
-        assert all(len(batch.images) == 6 // num_ranks for batch in ranks[-1])
-        assert_equal(join(ranks), cropped)
+        assert_equal([join(parts) for parts in zip(*ranks, strict=True)], cropped)
 
 
-def test_starting_at_a_step_is_the_same_as_skipping_to_it(records, config, cropped):
-    for start_step in (1, 6):
-        ours = train(records, config, start_step=start_step, **CROPPED)
-        assert_equal(ours, cropped[start_step:])
-    assert train(records, config, start_step=13, **CROPPED) == []
-
-
-def test_the_batches_do_not_depend_on_the_number_of_threads(records, config, cropped):
-    for num_threads in (1, 5):
-        ours = train(records, config, num_parallel_calls=num_threads, **CROPPED)
-        assert_equal(ours, cropped)
+@pytest.mark.parametrize(
+    ("start_step", "num_threads"), [(1, 2), (6, 2), (NUM_STEPS, 2), (0, 1), (0, 5)]
+)
+def test_the_batches_depend_neither_on_where_a_run_starts_nor_on_threads(
+    records, config, cropped, start_step, num_threads
+):
+    ours = train(
+        records,
+        config,
+        start_step=start_step,
+        num_parallel_calls=num_threads,
+        **CROPPED,
+    )
+    assert_equal(ours, cropped[start_step:])
 
 
 def test_an_example_is_augmented_otherwise_in_each_epoch(cropped):
@@ -208,22 +118,15 @@ def test_an_example_is_augmented_otherwise_in_each_epoch(cropped):
     examples = np.concatenate([batch.examples for batch in cropped])
     for example in range(NUM_EXAMPLES):
         views = images[examples == example]
-        assert len(views) == 6
-        assert len({view.tobytes() for view in views}) == 6
+        assert len(views) == len({view.tobytes() for view in views}) == 6
 
 
-def test_examples_of_one_epoch_are_augmented_independently(records, config):
-    # A shift shows in where zeros have moved in, whatever the image.
-    ours = train(records, config, augmentation="random_shift", train_steps=2)
-    images = np.concatenate([batch.images for batch in ours])
-    masks = {np.any(image != 0, axis=-1).tobytes() for image in images}
-    assert len(masks) > 3
-
-
-def test_an_example_is_augmented_by_its_number_in_the_whole_split(records, config):
-    # One epoch of the whole, and one of a part of it.
+def test_augmentation_depends_on_the_number_in_the_whole_split(records, config):
+    # A shift shows in where zeros have moved in. One epoch of the whole, and one of a
+    # part of it.
     changes = {"augmentation": "random_shift", "train_steps": 1}
     (whole,) = train(records, config, global_batch_size=13, **changes)
+    assert len({np.any(image != 0, axis=-1).tobytes() for image in whole.images}) > 3
     images = dict(zip(whole.examples.tolist(), whole.images, strict=True))
     part = records.only_files([1, 2])
     (batch,) = train(part, config, global_batch_size=8, **changes)
@@ -232,48 +135,70 @@ def test_an_example_is_augmented_by_its_number_in_the_whole_split(records, confi
         np.testing.assert_array_equal(image, images[part.number_of_example[example]])
 
 
-def test_another_seed_gives_another_order(records, config, plain):
-    ours = [batch.examples.tolist() for batch in plain]
-    other = [batch.examples.tolist() for batch in train(records, config, seed=1)]
-    assert ours != other
+def test_alternating_flips_show_both_sides_in_two_epochs(records, config, plain):
+    ours = train(
+        records,
+        config,
+        augmentation="pad_crop_flip",
+        shift_fraction=0.0,
+        flips="alternating",
+        train_steps=9,  # 54 examples are four epochs and a few of the fifth.
+    )
+    upright, images = (
+        np.concatenate([batch.images for batch in run]) for run in (plain[:9], ours)
+    )
+    is_flipped = np.array([not np.array_equal(*pair) for pair in zip(images, upright)])  # noqa: B905
+    np.testing.assert_array_equal(
+        images, np.where(is_flipped[:, None, None, None], upright[:, :, ::-1], upright)
+    )
+    examples = np.concatenate([batch.examples for batch in ours])
+    sides = np.array([is_flipped[examples == i][:4] for i in range(NUM_EXAMPLES)])
+    np.testing.assert_array_equal(sides[:, 1:], ~sides[:, :-1])
+    assert len(set(sides[:, 0])) == 2
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 13, 20])
-@pytest.mark.parametrize(("first", "end"), [(0, 13), (3, 10), (12, 13)])
+@pytest.mark.parametrize(("rank", "num_ranks"), [(0, 1), (1, 2), (12, 13)])
 def test_evaluation_has_each_example_once_in_the_order_of_the_files(
-    records, config, numbers_in, batch_size, first, end
+    records, config, numbers_in, batch_size, rank, num_ranks
 ):
-    found = []
-    for batch in evaluate(records, config, first, end, batch_size):
+    shard = ExampleShard(records, rank, num_ranks, NUM_EXAMPLES)
+    none = Replacements.of(set(), NUM_EXAMPLES)
+
+    def read(start: int) -> list[Batch]:
+        return arrays(
+            map(  # Tensors, as of `Batches`.
+                Batch._make,
+                input_pipeline.eval_batches(config, shard, batch_size, 2, start, none),
+            )
+        )
+
+    examples = []
+    whole = read(0)
+    for batch in whole:
         assert batch.images.shape == (batch_size, 32, 32, 3)
-        assert batch.mask.dtype == np.bool_
         assert numbers_in(batch.images) == batch.examples.tolist()
         assert batch.labels.tolist() == (batch.examples % NUM_CLASSES).tolist()
-        found += batch.examples[batch.mask].tolist()
-    assert found == list(range(first, end))
+        examples += batch.examples[batch.mask].tolist()
+    assert examples == list(range(shard.first_example, shard.end_example))
+    assert_equal(read(1), whole[1:])
+    assert read(len(whole)) == []
 
 
-def test_evaluation_can_begin_at_any_batch(records, config):
-    whole = evaluate(records, config, 2, 13, batch_size=3)
-    assert len(whole) == 4
-    for start_batch in range(5):
-        ours = evaluate(records, config, 2, 13, 3, start_batch)
-        assert_equal(ours, whole[start_batch:])
-
-
-def test_evaluation_crops_as_it_is_told_to(records, config):
-    def last_blue(**changes) -> float:
-        """Blue tells the row: 4 * 31 at the end of the whole."""
-        batch = evaluate(records, config, batch_size=13, **changes)[0]
-        blue = batch.images[:, -1, :, 2]
-        return 255 * float((blue * STDDEV_OF_BLUE + MEAN_OF_BLUE).mean())
-
-    assert last_blue(eval_crop_fraction=1.0) == pytest.approx(124, abs=4)
-    # Rows 8 to 23 of 32, or 16 to 47 of 64.
-    assert last_blue(eval_crop_fraction=0.5) == pytest.approx(92, abs=4)
-    assert last_blue(
-        eval_crop_fraction=0.5, eval_crop="resize_then_crop"
-    ) == pytest.approx(94, abs=4)
+@pytest.mark.parametrize(
+    ("changes", "last_row"),
+    [
+        ({"eval_crop_fraction": 1.0}, 124),
+        # Rows 8 to 23 of 32, or 16 to 47 of 64.
+        ({"eval_crop_fraction": 0.5}, 92),
+        ({"eval_crop_fraction": 0.5, "eval_crop": "resize_then_crop"}, 94),
+    ],
+)
+def test_evaluation_crops_as_it_is_told_to(records, config, changes, last_row):
+    # Blue tells the row: 4 * 31 at the end of the whole.
+    (batch,) = evaluate(records, config, batch_size=13, **changes)
+    blue = batch.images[:, -1, :, 2] * STDDEV_OF_BLUE + MEAN_OF_BLUE
+    assert 255 * float(blue.mean()) == pytest.approx(last_row, abs=4)
 
 
 def test_png_images_are_read_too_also_grey_ones(tmp_path, config, write_tiny_set):
@@ -281,16 +206,16 @@ def test_png_images_are_read_too_also_grey_ones(tmp_path, config, write_tiny_set
     colour = generator.integers(0, 256, (2, 32, 32, 3)).astype(np.uint8)
     grey = generator.integers(0, 256, (32, 32)).astype(np.uint8)
     originals = []
-    for pixels in (*colour, grey):
+    for values in (*colour, grey):
         file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "PNG")
+        Image.fromarray(values).save(file, "PNG")
         originals.append(file.getvalue())
     write_tiny_set(tmp_path, originals, [0, 1, 2], "abcd", [3])
     records = dataclasses.replace(open_train(tmp_path), image_format="png")
     expected = np.array([*colour, np.stack([grey] * 3, -1)]) / 255
     expected = (expected - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     (trained,) = train(records, config, global_batch_size=3, train_steps=1)
-    (evaluated,) = evaluate(records, config, 0, 3, batch_size=3)
+    (evaluated,) = evaluate(records, config, batch_size=3)
     for batch in (trained, evaluated):
         assert sorted(batch.labels) == [0, 1, 2]
         # A PNG is exact, and at its own size an image isn't resized; float32.
@@ -299,70 +224,160 @@ def test_png_images_are_read_too_also_grey_ones(tmp_path, config, write_tiny_set
         )
 
 
-@pytest.mark.parametrize("read_all", [train, evaluate])
-def test_a_corrupt_example_is_replaced_by_the_next_one(
-    records, config, numbers_in, read_all
-):
-    replacements = {3: 4, 7: 9, 8: 9, 12: 0}
-    whole = read_all(records, config)
-    ours = read_all(records, config, corrupt=frozenset(replacements))
-    for batch, before in zip(ours, whole, strict=True):
-        wanted = before.examples.tolist()
-        expected = [replacements.get(one, one) for one in wanted]
-        assert batch.examples.tolist() == expected
-        assert numbers_in(batch.images) == expected
-        assert batch.labels.tolist() == [one % NUM_CLASSES for one in expected]
-        mask = [
-            bool(was_real) and one not in replacements
-            for one, was_real in zip(wanted, before.mask, strict=True)
-        ]
-        assert batch.mask.tolist() == mask
+@pytest.mark.parametrize(
+    "changes", [{}, {"mixup": 0.2}, {"augmentation": "random_resized_crop"}]
+)
+def test_a_worker_reads_the_micro_batches_of_the_pipeline(records, config, changes):
+    config = changed(config, accumulation_steps=3, **changes)
+    what = reading(records, config)
+    of_part = input_pipeline.to_read(what, Replacements.of(set(), NUM_EXAMPLES))
+    (phase,) = config.phases
+
+    @tf.function(autograph=False)
+    def read(number: tf.Tensor) -> Batch:
+        return input_pipeline.read_batch(of_part(number), phase, what)
+
+    expected = arrays(batches.train_batches(what, 11))
+    ours = [Batch(*read(tf.constant(3 * 11 + part, tf.int64))) for part in range(6)]
+    assert_equal(ours, expected)
 
 
-@pytest.mark.parametrize("read_all", [train, evaluate])
-def test_a_flipped_byte_ends_the_batches_with_an_error(
-    tmp_path, records, config, read_all
-):
-    path = tmp_path / "copy"
-    data = bytearray(pathlib.Path(records.paths[1]).read_bytes())
-    data[500] ^= 1
-    path.write_bytes(data)
-    paths = (records.paths[0], str(path), records.paths[2])
-    with pytest.raises(tf.errors.DataLossError, match=f"byte 0 of {path} is corrupt"):
-        read_all(dataclasses.replace(records, paths=paths), config)
+@pytest.mark.parametrize("size", [1, 4, 13])
+def test_a_worker_evaluates_the_batches_of_the_pipeline(records, config, size):
+    @tf.function(autograph=False)
+    def read(what: ToRead) -> Batch:
+        return input_pipeline.read_eval_batch(what, records, config, size, 2)
+
+    firsts = range(0, NUM_EXAMPLES, size)
+    to_read = [input_pipeline.eval_to_read(records, first, size) for first in firsts]
+    ours = [read(ToRead(*map(tf.constant, what))) for what in to_read]
+    assert_equal(ours, evaluate(records, config, size))
 
 
-@pytest.mark.parametrize("read_all", [train, evaluate])
-def test_a_record_that_is_not_there_ends_the_batches_with_an_error(
-    records, config, read_all
-):
-    offsets = records.offset_of_example.copy()
-    offsets[7] = 10**6
-    corrupt = dataclasses.replace(records, offset_of_example=offsets)
-    with pytest.raises(tf.errors.DataLossError, match="byte 1000000 of"):
-        read_all(corrupt, config)
+BATCH = 12
+PHASES = (
+    Phase(name="first", num_steps=2, image_size=48, min_crop_area=0.5),
+    Phase(name="plain", num_steps=1, image_size=32, augmentation="none"),
+    Phase(name="mixed", num_steps=3, image_size=32, mixup=0.3, cutmix=1.0),
+    Phase(name="last", num_steps=2, image_size=40, augmentation="random_crop"),
+)
 
 
-def test_alternating_flips_show_both_sides_in_two_epochs(records, config):
-    given = {"augmentation": "pad_crop_flip", "shift_fraction": 0.0, "train_steps": 9}
-    plain = train(records, config, augmentation="none", train_steps=9)
-    ours = train(records, config, flips="alternating", **given)
-    epochs_of_sides: dict[int, dict[int, bool]] = {}
-    images = zip(
-        *(np.concatenate([batch.images for batch in one]) for one in (plain, ours)),
-        strict=True,
-    )
-    examples = np.concatenate([batch.examples for batch in ours])
-    for position, (upright, image) in enumerate(images):
-        is_flipped = not np.array_equal(image, upright)
-        np.testing.assert_array_equal(
-            image, upright[:, ::-1] if is_flipped else upright
+@pytest.fixture(scope="module")
+def phased(make_config) -> Config:
+    config = make_config(NUM_EXAMPLES, "abcd", seed=3, global_batch_size=BATCH)
+    return dataclasses.replace(config, phases=PHASES)
+
+
+@pytest.fixture(scope="module")
+def whole(records, phased) -> list[Batch]:
+    """The global batch of each step over the phases."""
+    return train(records, phased)
+
+
+def test_each_step_is_as_its_phase_has_it(records, phased, whole):
+    assert len(whole) == 8
+    for phase, first_step in zip(PHASES, phases.first_steps(PHASES), strict=True):
+        end = first_step + phase.num_steps
+        # The same steps of a run that has this phase alone.
+        alone = dataclasses.replace(
+            phased, phases=(dataclasses.replace(phase, num_steps=end),)
         )
-        epoch, example = position // NUM_EXAMPLES, int(examples[position])
-        epochs_of_sides.setdefault(example, {})[epoch] = is_flipped
-    # 54 examples are four epochs and a few of the fifth.
-    for sides in epochs_of_sides.values():
-        assert [sides[epoch] for epoch in range(4)] == [
-            *(sides[0], not sides[0], sides[0], not sides[0])
-        ]
-    assert len({sides[0] for sides in epochs_of_sides.values()}) == 2
+        assert_equal(
+            whole[first_step:end], train(records, alone, start_step=first_step)
+        )
+        for batch in whole[first_step:end]:
+            assert batch.images.shape == (BATCH, *[phase.image_size] * 2, 3)
+            assert bool((batch.mix_weight < 1).any()) == (phase.name == "mixed")
+            np.testing.assert_array_equal(batch.mix_weight[::2], batch.mix_weight[1::2])
+    examples = np.concatenate([batch.examples for batch in whole])
+    for epoch in np.split(examples[: 7 * NUM_EXAMPLES], 7):
+        assert sorted(epoch) == list(range(NUM_EXAMPLES))
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "num_parts", "start_step"),
+    [(1, 1, 4), (1, 6, 1), (2, 3, 5), (3, 2, 6), (1, 2, 8)],
+)
+def test_the_parts_of_all_ranks_join_to_the_global_batch(
+    records, phased, whole, num_ranks, num_parts, start_step
+):
+    ranks = [
+        train(
+            records,
+            phased,
+            rank,
+            num_ranks,
+            start_step,
+            accumulation_steps=num_parts,
+        )
+        for rank in range(num_ranks)
+    ]
+    steps = [range(i, i + num_parts) for i in range(0, len(ranks[0]), num_parts)]
+    joined = [join([run[part] for run in ranks for part in step]) for step in steps]
+    assert_equal(joined, whole[start_step:])
+    sizes = {len(part.labels) for run in ranks for part in run}
+    assert sizes <= {BATCH // num_ranks // num_parts}
+
+
+def test_the_ranks_of_a_node_join_to_the_batch_of_their_own_shards(records, phased):
+    # --shard_by=file: this node has the shards 1 and 2, of 8 examples, for 2 of 4
+    # ranks; another one has the rest.
+    mine = records.only_files([1, 2])
+    unmixed = tuple(
+        dataclasses.replace(phase, num_steps=4, image_size=8)
+        for phase in (PHASES[1], PHASES[3])
+    )
+    small = dataclasses.replace(
+        phased, global_batch_size=24, accumulation_steps=3, phases=unmixed
+    )
+    parts = [
+        arrays(batches.train_batches(input_pipeline.Reading.of_run(small, shard, 4, 2)))
+        for shard in (ExampleShard(mine, rank, 2, NUM_EXAMPLES) for rank in range(2))
+    ]
+    examples = np.array([[part.examples for part in of_rank] for of_rank in parts])
+    # 12 examples in each step: positions 0 to 5 are rank 0's, 6 to 11 rank 1's.
+    in_order = examples.reshape(2, 8, 6).transpose(1, 0, 2).reshape(-1)
+    for epoch in np.split(in_order, 12):
+        assert sorted(epoch) == list(range(8))
+
+
+def seeds_of(config: Config, step: int, examples: np.ndarray) -> tf.Tensor:
+    """The seeds of a step's examples, of the whole global batch."""
+    epoch = np.arange(step * BATCH, (step + 1) * BATCH) // NUM_EXAMPLES
+    stream = input_pipeline._AUGMENTATION_STREAM
+    keys = example_order.mix_seed(config.seed, stream, epoch)
+    return tf.constant(np.stack([keys, examples], 1))
+
+
+def test_a_batch_is_mixed_by_the_seeds_of_its_examples(records, phased, whole):
+    plain = dataclasses.replace(PHASES[2], num_steps=4, mixup=0.0, cutmix=0.0)
+    unmixed = dataclasses.replace(phased, phases=(plain,))
+    (batch,) = train(records, unmixed, start_step=3)
+    seeds = seeds_of(phased, 3, batch.examples)
+    images, mix_weight = mixing.mix_pairs(batch.images, seeds, 0.3, 1.0)
+    # Only fused multiplications may round otherwise.
+    np.testing.assert_allclose(whole[3].images, images, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(whole[3].mix_weight, mix_weight, rtol=0, atol=1e-6)
+
+
+def test_random_augment_takes_the_seeds_of_the_examples(records, phased):
+    (plain,), (ours,) = (
+        train(
+            records,
+            dataclasses.replace(
+                phased,
+                phases=(Phase(num_steps=4, image_size=32, random_augment=magnitude),),
+            ),
+            start_step=3,
+        )
+        for magnitude in (0.0, 9.0)
+    )
+    seeds = seeds_of(phased, 3, plain.examples)
+    for number in range(BATCH):
+        # Rounded; halves down.
+        values = np.clip(pixels(plain.images[number]) + 0.499, 0, 255).astype(np.uint8)
+        expected = random_augment.augment(tf.constant(values), 9.0, seeds[number])
+        errors = abs(pixels(ours.images[number]) - expected.numpy())
+        # Fused multiplications may round otherwise.
+        assert np.mean(errors > 0.01) < 0.01

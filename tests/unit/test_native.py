@@ -7,16 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_prep.records import manifest
 from resnet import native
-from resnet.config.config import Config
 from resnet.config.phases import AUGMENTATIONS
 from resnet.config.recipe import EVAL_CROPS
-from resnet.data import input_pipeline, record_files
-from resnet.data.corrupt_records import Replacements
 from resnet.data.record_files import RecordFiles
 from resnet.native import instruction_sets
-from tests.unit.changed_settings import changed
+from tests.unit.read_batches import assert_equal, evaluate, open_train, train
 
 # Of normalized values: about 20 operations in another order, each of a number up to
 # 255 * 1.5 that is rounded to 2**-24 of it, and a deviation of 57: 20 * 2.3e-5 / 57.
@@ -64,67 +60,28 @@ def test_the_compiled_ops_can_be_disabled(disabled):
 
 @pytest.fixture(scope="module")
 def records(numbered_set) -> RecordFiles:
-    return record_files.open_split(manifest.load(str(numbered_set), "train"), "train")
-
-
-def train_batches(records: RecordFiles, config: Config) -> list:
-    none = Replacements.of(set(), records.num_examples)
-    return list(
-        input_pipeline.train_batches(
-            records,
-            config.phases,
-            seed=config.seed,
-            accumulation_steps=1,
-            rank=0,
-            num_ranks=1,
-            local_batch_size=6,
-            start_micro_batch=0,
-            num_parallel_calls=2,
-            replacements=none,
-            cache=None,
-        )
-    )
-
-
-def eval_batches(records: RecordFiles, config: Config) -> list:
-    none = Replacements.of(set(), records.num_examples)
-    return list(
-        input_pipeline.eval_batches(
-            records,
-            image_size=config.image_size,
-            crop=config.eval_crop,
-            crop_fraction=config.eval_crop_fraction,
-            first_example=0,
-            end_example=13,
-            batch_size=6,
-            start_batch=0,
-            num_parallel_calls=2,
-            replacements=none,
-        )
-    )
+    return open_train(numbered_set)
 
 
 @pytest.mark.parametrize(
     ("make", "name", "value"),
     [
-        *((train_batches, "augmentation", one) for one in AUGMENTATIONS),
-        *((eval_batches, "eval_crop", one) for one in EVAL_CROPS),
+        *((train, "augmentation", name) for name in AUGMENTATIONS),
+        *((evaluate, "eval_crop", name) for name in EVAL_CROPS),
     ],
 )
 def test_batches_with_and_without_the_library_agree(
     records, make_config, monkeypatch, make, name, value
 ):
-    config = make_config(train_steps=5, eval_crop_fraction=0.8)
-    config = changed(config, **{name: value})
-    ours = make(records, config)
+    config = make_config(
+        13, "abcd", train_steps=5, global_batch_size=6, eval_crop_fraction=0.8
+    )
+    ours = make(records, config, **{name: value})
     monkeypatch.setattr(native, "ops", lambda: None)
-    theirs = make(records, config)
-    assert len(ours) == len(theirs) > 0
-    for one, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(one.images, other.images, rtol=0, atol=TOLERANCE)
-        np.testing.assert_array_equal(one.labels, other.labels)
-        np.testing.assert_array_equal(one.examples, other.examples)
-        np.testing.assert_array_equal(one.mask, other.mask)
+    theirs = make(records, config, **{name: value})
+    for batch, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(batch.images, other.images, rtol=0, atol=TOLERANCE)
+    assert_equal(*([batch[1:] for batch in run] for run in (ours, theirs)))
 
 
 class Kernels:
@@ -138,11 +95,7 @@ class Kernels:
     ("has", "best", "said"),
     [
         ("AVX512_CORE_BF16", "AVX512_CORE_BF16", "yes, with AVX512_CORE_BF16"),
-        (
-            "AVX512_CORE",
-            "AVX512_CORE",
-            "yes, with AVX512_CORE",
-        ),
+        ("AVX512_CORE", "AVX512_CORE", "yes, with AVX512_CORE"),
         (
             "AVX2",
             "AVX2",

@@ -16,6 +16,7 @@ from PIL import Image
 from data_prep.records import manifest
 from resnet.config.config import Config
 from resnet.data import batches, record_files
+from resnet.data.input_pipeline import Reading
 from resnet.data.record_files import ExampleShard, RecordFiles
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation.precise_bn import PreciseBN
@@ -130,7 +131,7 @@ def images_of(config, records) -> Callable[[str, int], list[np.ndarray]]:
             config, phases=(chosen,), global_batch_size=batch_size
         )
         share = ExampleShard(records, 0, 1, NUM_EXAMPLES)
-        found = batches.training(alone, share, 1, 0, 2)
+        found = batches.train_batches(Reading.of_run(alone, share, 1, 2))
         return [next(found).images.numpy() for _ in range(3)]
 
     return images_of

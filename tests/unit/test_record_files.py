@@ -1,16 +1,20 @@
+"""Where the examples of a split lie, and which of them a rank reads."""
+
 import io
 import pathlib
 
+import hypothesis
 import numpy as np
 import pytest
-import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
-from data_prep.records import manifest, tf_example, tfrecord
-from resnet import native
+from data_prep.records import manifest
 from resnet.base.errors import UserError
-from resnet.data import record_files
-from resnet.data.record_files import RecordFiles
+from resnet.data import input_pipeline, record_files
+from resnet.data.record_files import ExampleShard, RecordFiles, shard_of_rank
+from tests.unit.read_batches import open_train
 
 CLASSES = ("ant", "bee", "cat")
 SHARD_SIZES = (5, 4, 4)
@@ -35,42 +39,6 @@ def converted(tmp_path_factory, write_tiny_set) -> pathlib.Path:
     return folder
 
 
-@pytest.fixture
-def own(tmp_path, write_tiny_set) -> pathlib.Path:
-    """The folder of a set that may be changed."""
-    write_tiny_set(tmp_path, IMAGES, LABELS, CLASSES, SHARD_SIZES)
-    return tmp_path
-
-
-@pytest.fixture(params=["compiled op", "stock ops"])
-def way(request, monkeypatch) -> None:
-    """Both ways to read a record."""
-    if request.param == "stock ops":
-        monkeypatch.setattr(native, "ops", lambda: None)
-
-
-def open_train(folder: pathlib.Path) -> RecordFiles:
-    return record_files.open_split(manifest.load(str(folder), "train"), "train")
-
-
-def read(
-    path: str,
-    offset: int,
-    image_key: str = tf_example.ENCODED,
-    label_key: str = tf_example.LABEL,
-) -> tuple[bytes, int]:
-    """Reads one record the way that a pipeline does."""
-    dataset = tf.data.Dataset.from_tensors(
-        (tf.constant(path), tf.constant(offset, tf.int64))
-    ).map(
-        lambda path, offset: record_files.read_example(
-            path, offset, image_key, label_key
-        )
-    )
-    (found,) = dataset
-    return found[0].numpy(), int(found[1])
-
-
 def test_a_split_knows_where_its_examples_lie(converted):
     records = open_train(converted)
     assert records.num_examples == 13
@@ -83,10 +51,6 @@ def test_a_split_knows_where_its_examples_lie(converted):
     assert records.first_label == 1
     assert records.class_names == CLASSES
     assert records.image_format == "jpeg"
-
-
-def test_the_folder_of_a_split_names_the_set_too(converted):
-    assert open_train(converted / "train").num_examples == 13
 
 
 def test_an_index_may_lie_in_another_folder_than_the_records(converted):
@@ -113,74 +77,129 @@ def test_some_of_the_files_hold_a_part_that_keeps_its_numbers(converted):
     assert whole.only_files([]).num_examples == 0
 
 
-def test_each_example_is_read_at_its_place_in_any_order(converted, way):
-    records = open_train(converted)
-    for example in (12, 0, 5, 4, 8, 9, 1):
-        path = records.paths[records.file_of_example[example]]
-        encoded, label = read(path, records.offset_of_example[example])
-        assert encoded == IMAGES[example]
-        assert label == 1 + example % 3
-
-
-def test_features_of_other_names_are_read(tmp_path, way):
-    example = tf_example.encode_example({"image": b"x", "label": -3, "id": 5})
-    path = tmp_path / "record"
-    path.write_bytes(tfrecord.frame_record(example))
-    assert read(str(path), 0, "image", "label") == (b"x", -3)
-    assert read(str(path), 0, "image", "id") == (b"x", 5)
-
-
-def test_an_offset_at_or_past_the_end_raises(converted, way):
-    path = converted / "train" / "train-00000-of-00003"
-    for offset in (path.stat().st_size, path.stat().st_size + 1000):
-        with pytest.raises(tf.errors.OpError):
-            read(str(path), offset)
-
-
-def test_an_offset_inside_a_record_raises(converted, way):
-    path = converted / "train" / "train-00000-of-00003"
-    with pytest.raises(tf.errors.DataLossError):
-        read(str(path), 1)
-
-
-# Of the first record: its length, the length's checksum, the data, the data's checksum.
-@pytest.mark.parametrize("place", [0, 8, 12, 200, "last"])
-def test_a_flipped_byte_is_a_data_loss_error(own, way, place):
-    records = open_train(own)
-    path = pathlib.Path(records.paths[0])
-    data = bytearray(path.read_bytes())
-    data[int(records.offset_of_example[1]) - 1 if place == "last" else place] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(tf.errors.DataLossError):
-        read(str(path), 0)
-    assert read(str(path), records.offset_of_example[2])[1] == 3
-
-
-@pytest.mark.parametrize("num_bytes", [0, 5, 12, 100])
-def test_a_cut_record_raises(own, way, num_bytes):
-    path = own / "train" / "train-00001-of-00003"
-    path.write_bytes(path.read_bytes()[:num_bytes])
-    with pytest.raises(tf.errors.OpError):
-        read(str(path), 0)
-
-
-def test_a_missing_file_raises(tmp_path, way):
-    with pytest.raises(tf.errors.NotFoundError):
-        read(str(tmp_path / "train-00000-of-00001"), 0)
-
-
-def test_a_record_without_a_label_raises(tmp_path, way):
-    example = tf_example.encode_example({tf_example.ENCODED: b"x"})
-    path = tmp_path / "record"
-    path.write_bytes(tfrecord.frame_record(example))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="image/class/label"):
-        read(str(path), 0)
-
-
-def test_corrupt_offsets_are_refused(own):
-    path = own / "train-offsets.npy"
+def test_corrupt_offsets_are_refused(tmp_path, write_tiny_set):
+    write_tiny_set(tmp_path, IMAGES, LABELS, CLASSES, SHARD_SIZES)
+    path = tmp_path / "train-offsets.npy"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(UserError, match="SHA-256"):
-        open_train(own)
+        open_train(tmp_path)
+
+
+def records_of(shard_sizes: list[int]) -> RecordFiles:
+    """A split whose files aren't there: nothing is read."""
+    num_examples = sum(shard_sizes)
+    numbers = np.arange(num_examples, dtype=np.int64)
+    return RecordFiles(
+        paths=tuple(f"shard-{index}" for index in range(len(shard_sizes))),
+        file_of_example=np.repeat(np.arange(len(shard_sizes)), shard_sizes),
+        offset_of_example=10 * numbers,
+        number_of_example=numbers,
+        first_label=1,
+        class_names=("a",),
+    )
+
+
+@st.composite
+def placements(draw) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Sizes of the shards, and which of them each rank sees: those of its node.
+
+    Each shard is on one node, and the ranks of a node needn't be neighbours.
+    """
+    shard_sizes = draw(st.lists(st.integers(0, 9), min_size=1, max_size=8))
+    num_ranks = draw(st.integers(1, 10))
+    node_of_rank = draw(
+        st.lists(st.integers(0, 3), min_size=num_ranks, max_size=num_ranks)
+    )
+    nodes = sorted(set(node_of_rank))
+    node_of_shard = [draw(st.sampled_from(nodes)) for _ in shard_sizes]
+    shards_of_ranks = [
+        tuple(index for index, holder in enumerate(node_of_shard) if holder == node)
+        for node in node_of_rank
+    ]
+    return shard_sizes, shards_of_ranks
+
+
+def shards_of(
+    shard_sizes: list[int], shards_of_ranks: list[tuple[int, ...]]
+) -> list[ExampleShard]:
+    records = records_of(shard_sizes)
+    return [
+        shard_of_rank(records, shards_of_ranks, rank)
+        for rank in range(len(shards_of_ranks))
+    ]
+
+
+def test_ranks_that_see_the_same_shards_share_those():
+    # Ranks 0 and 2 are on one node, 1 and 3 on another.
+    shards = shards_of([4, 3, 5, 2], [(0, 3), (1, 2), (0, 3), (1, 2)])
+    assert [(shard.rank, shard.num_ranks) for shard in shards] == [
+        (0, 2),
+        (0, 2),
+        (1, 2),
+        (1, 2),
+    ]
+    for rank, shard in enumerate(shards):
+        numbers = shard.records.number_of_example.tolist()
+        assert numbers == [[0, 1, 2, 3, 12, 13], list(range(4, 12))][rank % 2]
+        assert shard.num_examples_of_all == 14
+
+
+def test_a_rank_that_sees_no_shard_has_nothing_to_do():
+    shard = shards_of([4, 3], [(0, 1), ()])[1]
+    assert shard.records.num_examples == 0
+    assert shard.first_example == shard.end_example == 0
+
+
+@settings(deadline=None)
+@given(placement=placements())
+@hypothesis.example(placement=([50, 0, 30, 37], [(0, 1, 2, 3)] * 512))
+def test_all_ranks_together_evaluate_each_example_once(placement):
+    evaluated: list[int] = []
+    sizes: dict[tuple[int, ...], set[int]] = {}
+    for shard, node in zip(shards_of(*placement), placement[1], strict=True):
+        numbers = shard.records.number_of_example
+        own = numbers[shard.first_example : shard.end_example].tolist()
+        evaluated += own
+        sizes.setdefault(node, set()).add(len(own))
+        assert shard.num_examples_of_all == sum(placement[0])
+    assert sorted(evaluated) == list(range(sum(placement[0])))
+    for of_node in sizes.values():
+        assert max(of_node) - min(of_node) <= 1
+
+
+@settings(deadline=None)
+@given(placement=placements(), local_batch_size=st.integers(1, 5))
+def test_the_ranks_of_a_node_train_on_each_of_its_examples_once_an_epoch(
+    placement, local_batch_size
+):
+    shards = shards_of(*placement)
+    for node in set(placement[1]):
+        ranks = [
+            shard
+            for shard, one in zip(shards, placement[1], strict=True)
+            if one == node
+        ]
+        num_examples = ranks[0].records.num_examples
+        if not num_examples:
+            continue
+        num_epochs = 2
+        num_steps = -(-num_epochs * num_examples // (local_batch_size * len(ranks)))
+        found = np.concatenate(
+            [
+                input_pipeline.examples_of_micro_batch(
+                    step,
+                    7,
+                    shard.rank,
+                    shard.num_ranks,
+                    local_batch_size,
+                    shard.records.num_examples,
+                )
+                for step in range(num_steps)
+                for shard in ranks
+            ]
+        )
+        for epoch in range(num_epochs):
+            one = found[epoch * num_examples : (epoch + 1) * num_examples]
+            assert sorted(one) == list(range(num_examples))

@@ -3,6 +3,7 @@ import sys
 
 import pytest
 
+from resnet.config.command_line import JobSettings
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import startup
 
@@ -76,7 +77,7 @@ def test_ranks_that_compute_divide_the_cores(
     monkeypatch.setattr(startup.placement, "apply", lambda threads, variables: None)
     process = ProcessInfo(local_rank, len(share_cores), local_rank, len(share_cores))
     threads = startup.settle_placement(
-        *(process, Node(share_cores), 0, 0, 1), shares_cores=share_cores[local_rank]
+        process, Node(share_cores), JobSettings(), share_cores[local_rank]
     )
     assert tuple(sorted(threads.cpus)) == expected
     assert threads.num_intra_threads == len(expected) // 2

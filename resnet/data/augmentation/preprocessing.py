@@ -14,6 +14,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from resnet import native
+from resnet.config.config import Config
 from resnet.config.phases import MIN_OBJECT_COVERED
 from resnet.config.recipe import IMAGENET_MEAN, IMAGENET_STDDEV
 from resnet.data.augmentation import random_augment
@@ -25,6 +26,11 @@ class Normalization(NamedTuple):
 
     mean: tuple[float, ...]
     stddev: tuple[float, ...]
+
+    @classmethod
+    def of_run(cls, config: Config) -> "Normalization":
+        """Returns those of the images of a run."""
+        return cls(config.channel_mean, config.channel_stddev)
 
 
 IMAGENET = Normalization(IMAGENET_MEAN, IMAGENET_STDDEV)
@@ -93,8 +99,14 @@ def train_image(
         flip = tf.random.stateless_uniform([], seed_for(seed, FLIP)) < 0.5
     window = seed_for(seed, WINDOW)
     image = _augmented(
-        *(original, image_size, augmentation, window, flip),
-        *(min_crop_area, normalization, shift_fraction),
+        original,
+        image_size,
+        augmentation,
+        window,
+        flip,
+        min_crop_area,
+        normalization,
+        shift_fraction,
     )
     if magnitude:
         image = _random_augmented(image, magnitude, seed, normalization)

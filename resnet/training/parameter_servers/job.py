@@ -91,9 +91,7 @@ def train(
     threads = startup.settle_placement(
         process,
         communicator,
-        settings.num_intra_threads,
-        settings.num_inter_threads,
-        settings.kmp_blocktime,
+        settings,
         shares_cores=role.job != WORKER,
     )
     fewest_cpus = _agree_for_workers(role, prepared, threads, communicator)

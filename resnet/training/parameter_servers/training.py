@@ -1,5 +1,6 @@
 """The loop of an asynchronous run on its coordinator, rank 0."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
@@ -17,7 +18,7 @@ from resnet.config.phases import Phase
 from resnet.config.recipe import NO_BOUND
 from resnet.data import example_order, input_pipeline
 from resnet.data.corrupt_records import Replacements
-from resnet.data.input_pipeline import ToRead
+from resnet.data.input_pipeline import Reading, ToRead
 from resnet.distributed.communicator import AgreedFailure
 from resnet.evaluation.evaluations import Evaluations
 from resnet.optim.train_state import TrainState
@@ -64,6 +65,11 @@ class AsyncTraining:
         self._run, self._config = run, run.config
         self._workers = workers
         self._records = run.train.records
+        # A closure has a micro-batch of the one rank that the workers are together.
+        self._reading = dataclasses.replace(
+            Reading.of_run(run.config, run.train, 1, workers.num_parallel_calls),
+            accumulation_steps=workers.count,
+        )
         self._signals = job.signals
         self._communicator = job.communicator
         self._ended_at = self._polled_at = time.monotonic()  # The last closure.
@@ -184,9 +190,7 @@ class AsyncTraining:
                 phase,
                 self._state,
                 self._variables,
-                self._records,
-                self._config.global_batch_size // self._workers.count,
-                self._workers.num_parallel_calls,
+                self._reading,
             )
         return self._function
 
@@ -266,18 +270,9 @@ class AsyncTraining:
 
     def _parts_from(self, first: int) -> Iterator[ToRead]:
         """Yields what to read for each closure, from a number on."""
-        config, records = self._config, self._records
-        replacements = Replacements.of(set(), records.num_examples)
-        of_part = input_pipeline.to_read(
-            records,
-            config.seed,
-            self._workers.count,
-            0,
-            1,
-            config.global_batch_size,
-            replacements,
-        )
-        end = config.train_steps * self._workers.count
+        replacements = Replacements.of(set(), self._records.num_examples)
+        of_part = input_pipeline.to_read(self._reading, replacements)
+        end = self._config.train_steps * self._workers.count
         return iter(tf.data.Dataset.range(first, end).map(of_part).prefetch(2))
 
     def _evaluate(self) -> Mapping[str, Mapping[str, float]]:

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from resnet.data import batches, single_batches
+from resnet.data import input_pipeline
 from resnet.data.input_pipeline import ToRead
 from resnet.evaluation.evaluator import Result, result_of, sums_of_batch
 from resnet.runtime.job import Job, Run
@@ -78,7 +78,7 @@ class WorkerEvaluator:
                 if first is None:
                     is_done = True
                 else:
-                    what = single_batches.eval_to_read(
+                    what = input_pipeline.eval_to_read(
                         self._records, first, self._batch_size
                     )
                     tensors = ToRead(*map(tf.constant, what))
@@ -113,15 +113,12 @@ class WorkerEvaluator:
 
     def _evaluate_batch(self, what: ToRead) -> tf.Tensor:
         config = self._config
-        batch = single_batches.read_eval_batch(
+        batch = input_pipeline.read_eval_batch(
             what,
             self._records,
-            image_size=config.image_size,
-            crop=config.eval_crop,
-            crop_fraction=config.eval_crop_fraction,
-            batch_size=self._batch_size,
-            num_parallel_calls=self._num_parallel_calls,
-            normalization=batches.normalization_of(config),
+            config,
+            self._batch_size,
+            self._num_parallel_calls,
         )
         is_label = tf.debugging.assert_less(batch.labels, config.num_classes)
         with tf.control_dependencies([is_label]):

@@ -8,9 +8,7 @@ import tensorflow as tf
 
 from resnet.config.config import Config
 from resnet.config.phases import Phase, StepSettings
-from resnet.data import batches, single_batches
-from resnet.data.input_pipeline import Batch, ToRead
-from resnet.data.record_files import RecordFiles
+from resnet.data.input_pipeline import Batch, Reading, ToRead, read_batch
 from resnet.models.layers import dropout, normalization
 from resnet.optim.train_state import TrainState
 from resnet.training.parameter_servers import servers
@@ -40,9 +38,7 @@ def make(
     phase: Phase,
     state: TrainState,
     variables: ServerVariables,
-    records: RecordFiles,
-    local_batch_size: int,
-    num_parallel_calls: int,
+    reading: Reading,
 ) -> Callable[..., Done]:
     """Returns the function of the closures of a phase, to be scheduled on workers.
 
@@ -54,9 +50,7 @@ def make(
         phase: The phase.
         state: The state of the run, on the coordinator.
         variables: The variables on the servers.
-        records: The training examples.
-        local_batch_size: The number of examples of a closure.
-        num_parallel_calls: The number of images that a worker decodes in parallel.
+        reading: What the workers read; a closure has a micro-batch of it.
     """
 
     @tf.function(autograph=False)
@@ -65,14 +59,7 @@ def make(
     ) -> Done:
         began_at = tf.timestamp()
         with tf.control_dependencies([began_at]):
-            batch = single_batches.read_batch(
-                to_read,
-                phase,
-                records,
-                local_batch_size,
-                num_parallel_calls,
-                batches.normalization_of(config),
-            )
+            batch = read_batch(to_read, phase, reading)
         # TensorFlow's ops would take any label.
         are_labels = tf.debugging.assert_non_negative(batch.labels)
         are_classes = tf.debugging.assert_less(batch.labels, config.num_classes)
