@@ -52,7 +52,6 @@ _INTER_OP_THREADS = "TF_NUM_INTEROP_THREADS"
 _LONGEST = {
     "test_batches",
     "test_export",
-    "test_input_phases",
     "test_input_pipeline",
     "test_precise_bn",
     "test_stock_network",

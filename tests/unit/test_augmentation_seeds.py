@@ -11,10 +11,6 @@ keys = st.integers(0, 2**32 - 1)
 numbers = st.integers(0, 2**40)
 
 
-def test_no_two_uses_have_the_same_number():
-    assert len(USES) == len(set(USES)) == 6
-
-
 @settings(deadline=None)
 @given(keys, keys, numbers, numbers, st.sampled_from(USES), st.sampled_from(USES))
 def test_seeds_meet_only_for_the_same_example_and_use(
@@ -24,9 +20,3 @@ def test_seeds_meet_only_for_the_same_example_and_use(
     others = seed_for(tf.constant([other_key, other_number], tf.int64), other_use)
     is_same = (key, number, use) == (other_key, other_number, other_use)
     assert (ours.numpy().tolist() == others.numpy().tolist()) == is_same
-
-
-def test_where_an_image_is_cropped_takes_the_seed_itself():
-    seed = tf.constant([5, 7], tf.int64)
-    assert seed_for(seed, seeds.WINDOW).numpy().tolist() == [5, 7]
-    assert seed_for(seed, seeds.FLIP).numpy().tolist() == [5 - 2**32, 7]

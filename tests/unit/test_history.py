@@ -1,7 +1,6 @@
-import json
 import time
 
-from resnet.watchdog import failure_file, history
+from resnet.watchdog import history
 
 
 def test_events_stay_in_their_order(tmp_path):
@@ -12,17 +11,6 @@ def test_events_stay_in_their_order(tmp_path):
     assert [event["event"] for event in events] == ["start", "end"]
     assert events[0]["hosts"] == {"a": 2}
     assert abs(events[1]["time"] - time.time()) < 60
-
-
-def test_the_failures_of_all_starts_are_kept(tmp_path):
-    for step in (3, 7):
-        failure_file.write(tmp_path, f"rank 1 has died while computing step {step}")
-        failure_file.remove(tmp_path)
-    events, _ = history.read(tmp_path)
-    assert [(event["event"], event["step"]) for event in events] == [
-        ("failure", 3),
-        ("failure", 7),
-    ]
 
 
 def test_lines_that_are_no_events_are_counted(tmp_path):
@@ -36,9 +24,3 @@ def test_lines_that_are_no_events_are_counted(tmp_path):
 def test_a_folder_that_is_gone_is_no_error(tmp_path):
     history.append(tmp_path / "gone", "start")
     assert history.read(tmp_path / "gone") == ([], 0)
-
-
-def test_a_line_is_one_json_object(tmp_path):
-    history.append(tmp_path, "failure", reason="two\nlines")
-    (line,) = (tmp_path / history.FILE).read_text().splitlines()
-    assert json.loads(line)["reason"] == "two\nlines"

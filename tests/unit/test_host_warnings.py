@@ -12,21 +12,46 @@ NO_AVX = "this CPU has no avx512f"
 
 
 @pytest.fixture
-def verbose():
-    """Has absl log warnings during a test, as on rank 0."""
+def verbosity(request):
+    """Has absl log warnings during a test, as on rank 0, or errors only."""
     before = absl_logging.get_verbosity()
-    absl_logging.set_verbosity(absl_logging.INFO)
+    absl_logging.set_verbosity(request.param)
     yield
     absl_logging.set_verbosity(before)
 
 
-@pytest.fixture
-def silent():
-    """Has absl log errors only during a test, as on other ranks."""
-    before = absl_logging.get_verbosity()
-    absl_logging.set_verbosity(absl_logging.ERROR)
-    yield
-    absl_logging.set_verbosity(before)
+def on_rank(level):
+    return pytest.mark.parametrize("verbosity", [level], indirect=True)
+
+
+@pytest.mark.parametrize(
+    ("reports", "warnings"),
+    [
+        (
+            [
+                ("a", "X", ["both"]),
+                ("b", "X", ["both", NO_AVX]),
+                ("b", "X", [NO_AVX]),
+                ("c", "X", [NO_AVX]),
+            ],
+            [f"on b, c: {NO_AVX}"],
+        ),
+        (
+            [("a", "Fast", []), ("b", "Fast", []), ("c", "Slow", [])],
+            [
+                "the hosts have different CPUs, and all wait for the slowest: Fast on"
+                " a, b; Slow on c"
+            ],
+        ),
+        (
+            [("a", "X", []), *((f"b{i}", "X", [NO_AVX]) for i in range(9))],
+            [f"on b0, b1, b2, b3 and 5 more: {NO_AVX}"],
+        ),
+        ([("a", "X", []), ("b", "X", [])], []),
+    ],
+)
+def test_warnings_and_cpus_of_other_hosts_name_them_once(reports, warnings):
+    assert host_warnings.describe(reports) == warnings
 
 
 class Others(OneOfRanks):
@@ -42,35 +67,8 @@ class Others(OneOfRanks):
         return [value, *self.others]
 
 
-def test_warnings_of_other_hosts_name_them_once():
-    warnings = host_warnings.describe(
-        [
-            ("a", "X", ["both"]),
-            ("b", "X", ["both", NO_AVX]),
-            ("b", "X", [NO_AVX]),
-            ("c", "X", [NO_AVX]),
-        ]
-    )
-    assert warnings == [f"on b, c: {NO_AVX}"]
-
-
-def test_different_cpus_are_named():
-    (warning,) = host_warnings.describe(
-        [("a", "Fast", []), ("b", "Fast", []), ("c", "Slow", [])]
-    )
-    assert "all wait for the slowest: Fast on a, b; Slow on c" in warning
-
-
-def test_many_hosts_are_counted():
-    facts = [("a", "X", []), *((f"b{i}", "X", [NO_AVX]) for i in range(9))]
-    assert host_warnings.describe(facts) == [f"on b0, b1, b2, b3 and 5 more: {NO_AVX}"]
-
-
-def test_equal_hosts_are_not_mentioned():
-    assert host_warnings.describe([("a", "X", []), ("b", "X", [])]) == []
-
-
-def test_rank_0_logs_what_another_has_found(verbose, caplog, monkeypatch):
+@on_rank(absl_logging.INFO)
+def test_rank_0_logs_what_another_has_found(verbosity, caplog, monkeypatch):
     monkeypatch.setattr(host_warnings.cpu_features, "model_name", lambda: "X")
     ranks = Others(0, ("node7", "X", [NO_AVX, "mine too"]))
     with host_warnings.gathered(ranks):
@@ -81,7 +79,8 @@ def test_rank_0_logs_what_another_has_found(verbose, caplog, monkeypatch):
     ]
 
 
-def test_another_rank_hands_its_warnings_over_and_prints_errors(silent, caplog):
+@on_rank(absl_logging.ERROR)
+def test_another_rank_hands_its_warnings_over_and_prints_errors(verbosity, caplog):
     ranks = Others(1)
     with host_warnings.gathered(ranks):
         absl_logging.warning("slow")
@@ -93,7 +92,8 @@ def test_another_rank_hands_its_warnings_over_and_prints_errors(silent, caplog):
     assert absl_logging.get_absl_logger().propagate
 
 
-def test_a_rank_that_fails_waits_for_no_other(silent):
+@on_rank(absl_logging.ERROR)
+def test_a_rank_that_fails_waits_for_no_other(verbosity):
     ranks = Others(1)
     with pytest.raises(OSError, match="lost"), host_warnings.gathered(ranks):
         raise OSError("lost")

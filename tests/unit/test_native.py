@@ -19,10 +19,6 @@ from tests.unit.read_batches import assert_equal, evaluate, open_train, train
 TOLERANCE = 2e-5
 
 
-def test_the_library_is_built_and_loaded():
-    assert native.ops() is not None
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [(None, "found no such file"), (b"no library", "can't be loaded")],
@@ -120,16 +116,6 @@ def test_what_a_cpu_and_a_library_allow_is_said(monkeypatch, has, best, said):
     monkeypatch.setattr(native.cpu_features, "flags", lambda: flags)
     monkeypatch.setattr(instruction_sets, "kernels", lambda library: Kernels(best))
     assert native.describe().startswith(f"compiled ops: {said}")
-
-
-def test_without_kernels_for_a_dtype_stock_ops_are_used_after_a_warning(
-    monkeypatch, caplog
-):
-    monkeypatch.setattr(native.cpu_features, "flags", frozenset)
-    monkeypatch.setattr(instruction_sets, "kernels", lambda library: Kernels("NONE"))
-    with caplog.at_level(logging.WARNING):
-        assert native.fast_ops.__wrapped__(tf.float32) is None
-    assert "this CPU has no avx2: falling back to TensorFlow's" in caplog.text
 
 
 def test_an_installation_without_the_library_says_how_to_get_it(monkeypatch, tmp_path):

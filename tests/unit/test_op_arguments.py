@@ -149,10 +149,3 @@ def test_an_image_with_rows_beyond_two_gib_is_resized():
     width = 2**31 // (3 * (height - 1)) + 1  # So the last row begins at 2 GiB.
     image = tf.fill([height, width, 3], tf.constant(200, tf.uint8))
     np.testing.assert_allclose(resize(image, [height, 1]), 200, rtol=1e-5)
-
-
-def test_reading_takes_scalars(tmp_path):
-    with pytest.raises(REFUSED, match=r"scalar|rank 0"):
-        native.ops().resnet_read_example(
-            [str(tmp_path)], 0, image_key="image", label_key="label"
-        )

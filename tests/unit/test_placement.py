@@ -1,5 +1,3 @@
-import os
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,38 +29,30 @@ SLURM_STEP = {
 FIFTH_OF_EIGHT = ProcessInfo(rank=5, num_ranks=8, local_rank=1, num_local_ranks=4)
 
 
+BATCH_SCRIPT = {name: SLURM_STEP[name] for name in ("SLURM_PROCID", "SLURM_NTASKS")}
+# Hydra's helper processes are tasks of Slurm, one a node.
+HELPER = {**SLURM_STEP, "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
+
+
 @pytest.mark.parametrize(
-    "environ", [HYDRA, OPEN_MPI, SLURM_STEP], ids=["Hydra", "Open MPI", "Slurm"]
+    ("environ", "expected"),
+    [
+        (HYDRA, FIFTH_OF_EIGHT),
+        (OPEN_MPI, FIFTH_OF_EIGHT),
+        (SLURM_STEP, FIFTH_OF_EIGHT),
+        ({**HELPER, **HYDRA}, FIFTH_OF_EIGHT),
+        (BATCH_SCRIPT, ProcessInfo(0, 1, 0, 1)),
+        ({}, ProcessInfo(0, 1, 0, 1)),
+    ],
 )
-def test_each_launcher_tells_the_place(environ):
-    assert placement.find_process_info({"PATH": "/bin", **environ}) == FIFTH_OF_EIGHT
-
-
-def test_without_a_launcher_a_process_is_alone():
-    assert placement.find_process_info({"PATH": "/bin"}) == ProcessInfo(0, 1, 0, 1)
+def test_each_launcher_tells_the_place(environ, expected):
+    assert placement.find_process_info({"PATH": "/bin", **environ}) == expected
 
 
 def test_a_launcher_that_does_not_tell_the_place_is_refused():
     part = {name: HYDRA[name] for name in ("PMI_RANK", "PMI_SIZE")}
     with pytest.raises(UserError, match="PMI_RANK is set"):
         placement.find_process_info(part)
-
-
-def test_a_batch_script_is_no_rank():
-    environ = {
-        "SLURM_PROCID": "0",
-        "SLURM_NTASKS": "8",
-        "SLURM_LOCALID": "0",
-        "SLURM_NODEID": "0",
-        "SLURM_TASKS_PER_NODE": "4(x2)",
-    }
-    assert placement.find_process_info(environ) == ProcessInfo()
-
-
-def test_hydra_under_slurm_is_hydra():
-    # Its helper processes are tasks of Slurm, one a node.
-    helper = {**SLURM_STEP, "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
-    assert placement.find_process_info({**helper, **HYDRA}) == FIFTH_OF_EIGHT
 
 
 @pytest.mark.parametrize(
@@ -108,17 +98,15 @@ THREADS = Threads((0, 1), num_intra_threads=22, num_inter_threads=2)
 
 
 def test_the_environment_is_that_of_the_published_run():
-    settings = placement.environment(THREADS, 1, False, {})
+    environ = {"TF_NUM_INTRAOP_THREADS": "7", "TF_NUM_INTEROP_THREADS": "7"}
+    settings = placement.environment(THREADS, 1, False, environ)
     assert settings["OMP_NUM_THREADS"] == "22"
     assert settings["KMP_BLOCKTIME"] == "1"
-    assert settings["TF_NUM_INTRAOP_THREADS"] == "22"
+    assert settings["TF_NUM_INTRAOP_THREADS"] == "22"  # Those of the flags.
     assert settings["TF_NUM_INTEROP_THREADS"] == "2"
     assert "ONEDNN_MAX_CPU_ISA" not in settings
-
-
-def test_hidden_amx_is_not_used():
-    settings = placement.environment(THREADS, 1, True, {})
-    assert settings["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_BF16"
+    hidden = placement.environment(THREADS, 1, True, {})
+    assert hidden["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_BF16"
 
 
 @given(
@@ -143,22 +131,6 @@ def test_what_the_user_has_set_stays(names):
     for name in names:
         assert settings[name] == "mine"
     assert "mine" not in {settings[name] for name in settings.keys() - names}
-
-
-def test_the_number_of_tensorflows_threads_is_the_flags():
-    environ = {"TF_NUM_INTRAOP_THREADS": "7", "TF_NUM_INTEROP_THREADS": "7"}
-    settings = placement.environment(THREADS, 1, False, environ)
-    assert settings["TF_NUM_INTRAOP_THREADS"] == "22"
-    assert settings["TF_NUM_INTEROP_THREADS"] == "2"
-
-
-def test_settling_binds_the_process_and_sets_its_environment(monkeypatch):
-    bound = []
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: bound.append(cpus))
-    monkeypatch.setenv("PLACEMENT_TEST", "old")
-    placement.apply(THREADS, {"PLACEMENT_TEST": "new"})
-    assert bound == [(0, 1)]
-    assert os.environ["PLACEMENT_TEST"] == "new"
 
 
 @pytest.mark.parametrize(

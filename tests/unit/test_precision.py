@@ -65,10 +65,6 @@ class Ranks:
         return values + np.sum(self.others, axis=0)
 
 
-def has_bf16(monkeypatch, value: bool) -> None:
-    monkeypatch.setattr(precision.cpu_features, "has_bf16", lambda features: value)
-
-
 @pytest.mark.parametrize(
     ("float32", "bf16", "chosen"),
     [(3.0, 1.0, "bf16"), (1.0, 3.0, "float32"), (1.0, 1.0, "float32")],
@@ -94,7 +90,37 @@ def test_bf16_is_widened_where_that_is_clearly_faster(
     assert logged[0].startswith(said) == is_taken
 
 
-def test_all_ranks_widen_bf16_by_the_sum_of_their_times(measure, logged):
+def test_float32_is_not_measured(monkeypatch, logged):
+    monkeypatch.setattr(precision, "_seconds", None)
+    assert precision.choose("float32", ALONE) == "float32"
+    assert logged == []
+
+
+@pytest.mark.parametrize(
+    ("has_bf16", "bf16", "warnings"),
+    [
+        (True, 1.0, []),
+        (True, 5.0, ["float32 is faster here: bf16 convolutions take 2.50 times"]),
+        (False, 1.0, ["this CPU has no bf16 instructions"]),
+    ],
+)
+def test_bf16_is_taken_with_a_warning_where_it_is_slower(
+    measure, logged, monkeypatch, has_bf16, bf16, warnings
+):
+    monkeypatch.setattr(precision.cpu_features, "has_bf16", lambda features: has_bf16)
+    measure(2.0, bf16)
+    assert precision.choose("bf16", ALONE) == "bf16"
+    assert len(logged) == len(warnings)
+    for line, words in zip(logged, warnings, strict=True):
+        assert line.startswith(f"warning: {words}")
+
+
+def test_all_ranks_choose_by_the_sum_of_their_times(measure, logged):
+    # Alone, the two would choose differently; together float32 takes 5 and bf16 4.
+    measure(3.0, 1.0)
+    assert precision.choose("auto", Ranks((2.0, 3.0, 9.0))) == "bf16"
+    measure(2.0, 3.0)
+    assert precision.choose("auto", Ranks((3.0, 1.0, 9.0))) == "bf16"
     is_widened = measure(float32=9.0, bf16=1.0, widened=2.0)
     assert precision.choose("bf16", Ranks((9.0, 4.0, 1.0))) == "bf16"
     assert is_widened()
@@ -106,43 +132,6 @@ def test_a_cpu_with_one_kind_of_bf16_products_measures_it_once(monkeypatch):
     monkeypatch.setattr(native, "has_two_bf16_products", lambda: False)
     assert precision._bf16_seconds() == (2.0, 2.0)
     assert calls == [tf.bfloat16]
-
-
-def test_float32_is_not_measured(monkeypatch, logged):
-    monkeypatch.setattr(precision, "_seconds", None)
-    assert precision.choose("float32", ALONE) == "float32"
-    assert logged == []
-
-
-def test_bf16_is_taken_with_a_warning_where_it_is_slower(measure, logged, monkeypatch):
-    has_bf16(monkeypatch, True)
-    measure(1.0, 2.5)
-    assert precision.choose("bf16", ALONE) == "bf16"
-    assert len(logged) == 1
-    assert logged[0].startswith("warning: float32 is faster here")
-    assert "2.50 times as long" in logged[0]
-
-
-def test_bf16_is_taken_silently_where_it_is_faster(measure, logged, monkeypatch):
-    has_bf16(monkeypatch, True)
-    measure(2.0, 1.0)
-    assert precision.choose("bf16", ALONE) == "bf16"
-    assert logged == []
-
-
-def test_a_cpu_without_bf16_is_warned_of(measure, logged, monkeypatch):
-    has_bf16(monkeypatch, False)
-    measure(2.0, 1.0)
-    assert precision.choose("bf16", ALONE) == "bf16"
-    assert logged == ["warning: this CPU has no bf16 instructions"]
-
-
-def test_all_ranks_choose_by_the_sum_of_their_times(measure, logged):
-    # Alone, the two would choose differently; together float32 takes 5 and bf16 4.
-    measure(3.0, 1.0)
-    assert precision.choose("auto", Ranks((2.0, 3.0, 9.0))) == "bf16"
-    measure(2.0, 3.0)
-    assert precision.choose("auto", Ranks((3.0, 1.0, 9.0))) == "bf16"
 
 
 def test_the_measurement_is_a_time():
