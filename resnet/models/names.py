@@ -64,7 +64,10 @@ def _resnet(depth: int, body: int, activations: int, is_d: bool = False) -> Mode
     if RESNET_BLOCKS[depth][1]:
         classifier *= BOTTLENECK_EXPANSION
     return ModelRow(
-        *("resnet", body, classifier + 1, activations),
+        "resnet",
+        body,
+        classifier + 1,
+        activations,
         depth=depth,
         has_parts=True,
         has_variants=not is_d,
@@ -76,19 +79,27 @@ MODELS = {
     "resnet20": ModelRow("cifar_resnet", 269_072, 65, 188_416, 32, depth=20),
     "resnet9": ModelRow("resnet9", 6_568_000, 512, 376_832, 32, has_last_bias=False),
     "airbench94": ModelRow(
-        *("airbench", 1_968_792, 256, 183_960, 32),
+        "airbench",
+        1_968_792,
+        256,
+        183_960,
+        32,
         has_last_bias=False,
         has_image_statistics=True,
     ),
     "alexnet": ModelRow(
-        *("alexnet", 23_231_296, 4_097, 51_200, 32),
+        "alexnet",
+        23_231_296,
+        4_097,
+        51_200,
+        32,
         has_batch_norm=False,
         has_one_image_size=True,
     ),
     "alexnet_bn": ModelRow("alexnet", 2_252_736, 256, 43_008, 32, has_last_bias=False),
     "inception_bn_28": ModelRow("inception", 1_649_456, 337, 363_776, 28),
     "mlp": ModelRow(
-        *("mlp", 108_736, 65, 192, 28), has_batch_norm=False, has_one_image_size=True
+        "mlp", 108_736, 65, 192, 28, has_batch_norm=False, has_one_image_size=True
     ),
     "resnet18": _resnet(18, 11_180_736, 2_684_416),
     "resnet34": _resnet(34, 21_288_896, 3_938_816),

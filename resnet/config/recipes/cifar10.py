@@ -174,7 +174,9 @@ CIFAR10_94 = dataclasses.replace(
         )
         for name, epochs, whitening_rate, schedule in (
             (
-                *("whitening_bias", 3, _MUON_BIAS_RATE / _MUON_RATE),
+                "whitening_bias",
+                3,
+                _MUON_BIAS_RATE / _MUON_RATE,
                 Schedule(peak_value=_MUON_RATE),
             ),
             ("frozen_whitening", 5, 0.0, None),

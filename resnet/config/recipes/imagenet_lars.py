@@ -1,5 +1,7 @@
 """The recipes of MLPerf's reference runs on ImageNet, which use LARS."""
 
+from typing import NamedTuple
+
 from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.recipes.imagenet import IMAGENET, epochs_of
 from resnet.config.schedules import Schedule
@@ -24,57 +26,52 @@ _DEVIATIONS = (
 )
 
 
+class _Row(NamedTuple):
+    """A row of MLPerf's table."""
+
+    name: str
+    batch: int
+    peak: float
+    warmup_epochs: float
+    decay_steps: int
+    weight_decay: float
+    rank_batch_size: int
+
+
 def _lars(
-    name: str,
-    batch: int,
-    peak: float,
-    warmup_epochs: float,
-    decay_steps: int,
-    weight_decay: float,
-    rank_batch_size: int,
+    row: _Row,
     published: str,
     reading: str,
     after_warmup: bool = False,
     momentum: float = 0.9,
 ) -> Recipe:
-    """Returns one row of MLPerf's table: LARS with a decay of power 2 to 1e-4.
+    """Returns the recipe of a row: LARS with a decay of power 2 to 1e-4.
 
-    Args:
-        name: The name of the recipe.
-        batch: The global batch size.
-        peak: The learning rate after the warmup.
-        warmup_epochs: The length of the warmup.
-        decay_steps: The number of decay steps in the table.
-        weight_decay: The weight decay.
-        rank_batch_size: The number of examples of each rank.
-        published: The result of the reference runs.
-        reading: The reason for counting the decay steps as `after_warmup` says: from
-            the end of the warmup, rather than from the start of the run.
-        after_warmup: See `reading`.
-        momentum: The momentum.
+    `reading` is the reason for counting the decay steps as `after_warmup` says: from
+    the end of the warmup, rather than from the start of the run.
     """
-    steps = decay_steps
+    steps = row.decay_steps
     if after_warmup:
-        steps += round(warmup_epochs * IMAGENET / batch)
+        steps += round(row.warmup_epochs * IMAGENET / row.batch)
     begin = "the end of the warmup" if after_warmup else "the start of the run"
     return Recipe(
-        name=name,
+        name=row.name,
         source=SOURCE,
         model="resnet50",
         image_size=224,
-        global_batch_size=batch,
+        global_batch_size=row.batch,
         num_train_examples=IMAGENET,
         phases=(
             RecipePhase(
-                epochs=epochs_of(steps, batch),
+                epochs=epochs_of(steps, row.batch),
                 schedule=Schedule(
-                    peak_value=peak,
-                    warmup_length=warmup_epochs,
+                    peak_value=row.peak,
+                    warmup_length=row.warmup_epochs,
                     power=2.0,
                     end_value=1e-4,
                 ),
                 momentum=momentum,
-                weight_decay=weight_decay,
+                weight_decay=row.weight_decay,
                 label_smoothing=0.1,
             ),
         ),
@@ -88,48 +85,48 @@ def _lars(
         published=published,
         deviations=(
             "the source's table doesn't say where its decay steps are counted from;"
-            f" here its {decay_steps:,} are counted from {begin}, so that the run has"
-            f" {epochs_of(steps, batch):.1f} epochs: {reading}",
+            f" here its {row.decay_steps:,} are counted from {begin}, so that the run"
+            f" has {epochs_of(steps, row.batch):.1f} epochs: {reading}",
             *_DEVIATIONS,
         ),
-        rank_batch_size=rank_batch_size,
+        rank_batch_size=row.rank_batch_size,
     )
 
 
 LARS_35EP_1632 = _lars(
-    *("lars_35ep_1632", 1632, 7.4, 2, 27_476, 5e-5, 204),
+    _Row("lars_35ep_1632", 1632, 7.4, 2, 27_476, 5e-5, 204),
     published="top-1 75.9 % after 35.0 epochs (33 to 37, 17 runs)",
     reading="from the start, the decay would end after 35.0 epochs, and reference runs"
     " needed up to 37",
     after_warmup=True,
 )
 LARS_35EP_3264 = _lars(
-    *("lars_35ep_3264", 3264, 10.5, 2, 14_523, 5e-5, 204),
+    _Row("lars_35ep_3264", 3264, 10.5, 2, 14_523, 5e-5, 204),
     published="top-1 75.9 % after 35.2 epochs (34 to 37, 15 runs)",
     reading="that is what the slowest reference runs needed, and what the row for a"
     " batch of 1,632 has with its warmup",
 )
 LARS_40EP_4K = _lars(
-    *("lars_40ep_4k", 4096, 10.0, 5, 13_137, 2e-4, 64),
+    _Row("lars_40ep_4k", 4096, 10.0, 5, 13_137, 2e-4, 64),
     published="top-1 75.9 % after 40.0 epochs (39 to 42, 10 runs)",
     reading="the README of the reference trains this row for 42 epochs, 5 of them"
     " warmup",
 )
 LARS_42EP_8K = _lars(
-    *("lars_42ep_8k", 8192, 17.0, 5, 6095, 2e-4, 64),
+    _Row("lars_42ep_8k", 8192, 17.0, 5, 6095, 2e-4, 64),
     published="top-1 75.9 % after 42.0 epochs (41 to 44, 10 runs)",
     reading="from the start, the decay would end after 39.0 epochs, and reference runs"
     " needed 41 to 44",
     after_warmup=True,
 )
 LARS_45EP_13K = _lars(
-    *("lars_45ep_13k", 13_056, 12.8, 9, 4710, 2.5e-5, 204),
+    _Row("lars_45ep_13k", 13_056, 12.8, 9, 4710, 2.5e-5, 204),
     published="top-1 75.9 % after 45.4 epochs (44 to 46, 10 runs)",
     reading="reference runs needed up to 46; from the end of the warmup, it would have"
     " 57.0",
 )
 LARS_56EP_32K = _lars(
-    *("lars_56ep_32k", 32_768, 21.2, 16, 2267, 2.5e-5, 128),
+    _Row("lars_56ep_32k", 32_768, 21.2, 16, 2267, 2.5e-5, 128),
     published="top-1 75.9 % after 56.0 epochs (55 to 57, 10 runs)",
     reading="reference runs needed up to 57; from the end of the warmup, it would have"
     " 74.0",

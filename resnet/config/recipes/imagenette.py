@@ -119,7 +119,8 @@ IMAGENETTE_BEST = Recipe(
         )
         for epochs, image_size, schedule in (
             (
-                *(5, 96),
+                5,
+                96,
                 Schedule(
                     init_value=0.007,
                     init_value_scales=False,

@@ -60,11 +60,7 @@ def activate_with_stock_ops(
     residual: tf.Tensor | None = None,
     num_copies: int = 1,
 ) -> tuple[tf.Tensor, ...]:
-    """Returns the result of `activate`, computed by TensorFlow's own ops.
-
-    This is the reference implementation of the compiled op, and the fallback where that
-    op can't be used.
-    """
+    """Does what `activate` does, with TensorFlow's own ops."""
     if gate is not None:
         x = x * tf.cast(gate, x.dtype)[:, tf.newaxis, tf.newaxis] + residual
     functions = {"relu": tf.nn.relu, "silu": tf.nn.silu, "mish": _mish}
@@ -94,13 +90,6 @@ class _Activated(Layer):
     """What both layers have: an activation, and copies for several consumers."""
 
     def __init__(self, activation: str, name: str, num_copies: int = 1) -> None:
-        """Stores the settings of the layer.
-
-        Args:
-            activation: One of `names.ACTIVATIONS`.
-            name: Name of the layer.
-            num_copies: Number of references to the output that `call` returns.
-        """
         super().__init__(name)
         self.activation = activation
         self.num_copies = num_copies
@@ -157,12 +146,6 @@ class Gelu(Layer):
     """GELU, whose results may have another dtype than its inputs."""
 
     def __init__(self, to: str, name: str) -> None:
-        """Stores the settings of the layer.
-
-        Args:
-            to: The dtype of the results, "float32" or "bfloat16".
-            name: Name of the layer.
-        """
         super().__init__(name)
         self.to = to
 
@@ -189,11 +172,7 @@ def gelu(x: tf.Tensor, to: str) -> tf.Tensor:
 
 
 def gelu_with_stock_ops(x: tf.Tensor, to: str) -> tf.Tensor:
-    """Returns the result of `gelu`, computed by TensorFlow's own ops.
-
-    This is the reference implementation of the compiled op, and the fallback where that
-    op can't be used.
-    """
+    """Does what `gelu` does, with TensorFlow's own ops."""
     return tf.cast(tf.nn.gelu(tf.cast(x, tf.float32)), to)
 
 

@@ -82,7 +82,7 @@ class ConvNorm(Layer):
             stride: Stride in both dimensions.
             batch_norm_momentum: Momentum of the moving averages, in [0, 1).
             seed: Seed of the initial kernel.
-            name: Name of the layer, the first part of its variables' paths.
+            name: The first part of the variables' paths.
             relu: Whether to apply ReLU to the outputs.
             zero_gamma: Whether gamma, the scale, is initialized to 0 instead of 1.
             num_copies: Number of references to the output that `call` returns. With one
@@ -163,9 +163,11 @@ class ConvNorm(Layer):
     def _call_in_training(
         self, images: tf.Tensor, residual: tf.Tensor | None
     ) -> list[tf.Tensor]:
+        gamma, beta = self.scale_and_shift()
         outputs, mean, variance = normalization.batch_norm(
             self.convolve(images),
-            *self.scale_and_shift(),
+            gamma,
+            beta,
             residual,
             self.relu,
             self.num_copies,
@@ -209,7 +211,13 @@ class ConvNorm(Layer):
     ) -> list[tf.Tensor]:
         scale, bias = self.scale_and_bias()
         outputs = convolution.conv2d(
-            *(images, self.kernel.value, self.stride, bias, residual, self.relu, scale)
+            images,
+            self.kernel.value,
+            self.stride,
+            bias=bias,
+            residual=residual,
+            relu=self.relu,
+            scale=scale,
         )
         return [outputs] * self.num_copies
 

@@ -77,11 +77,7 @@ def batch_norm_with_stock_ops(
     num_copies: int = 1,
     epsilon: float = EPSILON,
 ) -> tuple[tuple[tf.Tensor, ...], tf.Tensor, tf.Tensor]:
-    """Returns the results of `batch_norm`, computed by TensorFlow's own ops.
-
-    This is the reference implementation of the compiled op, and the fallback where that
-    op can't be used.
-    """
+    """Does what `batch_norm` does, with TensorFlow's own ops."""
     y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
         x=x,
         scale=gamma,

@@ -41,11 +41,7 @@ def max_pool(
 def max_pool_with_stock_ops(
     images: tf.Tensor, window: Sequence[int], stride: int, padding: str
 ) -> tf.Tensor:
-    """Returns the result of `max_pool`, computed by TensorFlow's own ops.
-
-    This is the reference implementation of the compiled op, and the fallback where that
-    op can't be used. It may lose NaN.
-    """
+    """Does what `max_pool` does, with TensorFlow's own ops; it may lose NaN."""
     if padding == "symmetric":
         sides = [[(size - 1) // 2] * 2 for size in window]
         images = tf.pad(
@@ -82,11 +78,7 @@ def global_mean(images: tf.Tensor) -> tf.Tensor:
 
 
 def global_mean_with_stock_ops(images: tf.Tensor) -> tf.Tensor:
-    """Returns the result of `global_mean`, computed by TensorFlow's own ops.
-
-    This is the reference implementation of the compiled op, and the fallback where that
-    op can't be used.
-    """
+    """Does what `global_mean` does, with TensorFlow's own ops."""
     return tf.reduce_mean(images, axis=[1, 2])
 
 
@@ -106,14 +98,6 @@ class MaxPool(Layer):
     def __init__(
         self, window: int, stride: int, name: str, is_symmetric: bool = False
     ) -> None:
-        """Stores the settings of the layer.
-
-        Args:
-            window: Height and width of the window, odd if `is_symmetric`.
-            stride: Stride in both dimensions.
-            name: Name of the layer.
-            is_symmetric: Whether to pad all sides with `(window - 1) / 2` positions.
-        """
         super().__init__(name)
         self.window = window
         self.stride = stride
@@ -185,12 +169,6 @@ class BlurPool(Layer):
     """The blurred input, subsampled by a stride."""
 
     def __init__(self, stride: int, name: str) -> None:
-        """Stores the settings of the layer.
-
-        Args:
-            stride: Stride in both dimensions, 1 or 2.
-            name: Name of the layer.
-        """
         super().__init__(name)
         self.stride = stride
 

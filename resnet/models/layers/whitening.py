@@ -27,12 +27,6 @@ class Whitening(Layer):
     """
 
     def __init__(self, kernel_size: int, name: str) -> None:
-        """Stores the settings of the layer.
-
-        Args:
-            kernel_size: Height and width of the patches.
-            name: Name of the layer.
-        """
         super().__init__(name)
         self.kernel_size = kernel_size
 
