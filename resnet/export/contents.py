@@ -90,10 +90,8 @@ def of_run(
 ) -> Contents:
     """Returns the description of a network of a run, whose attributes these are."""
     known = training_set(config)
-    same = (
-        *("model", "image_size", "channel_mean", "channel_stddev", "class_names"),
-        *("batch_norm_epsilon", "resnet_variant", *PARTS),
-    )
+    same = ["model", "image_size", "channel_mean", "channel_stddev", "class_names"]
+    same += ["batch_norm_epsilon", "resnet_variant", *PARTS]
     return Contents(
         step=step,
         weights=weights,
