@@ -79,80 +79,63 @@ def save_settings(make_config, model_dir, **changes) -> None:
     save_config(dataclasses.replace(config, model_dir=str(model_dir)))
 
 
+@pytest.mark.parametrize(
+    ("lines", "changes", "saved"),
+    [
+        (("exit 9", "exit 0"), {}, 7),
+        (("exit 0",), {"stop_after_steps": 2}, 2),  # A trial.
+    ],
+)
 def test_a_run_whose_last_step_is_saved_is_done(
-    stub, run_it, make_config, model_dir, tmp_path
+    stub, run_it, make_config, model_dir, tmp_path, lines, changes, saved
 ):
-    save_settings(make_config, model_dir, train_steps=7)
-    step_dirs.of_step(model_dir, 7).mkdir(parents=True)
-    assert run_it(stub("exit 9", "exit 0")) == 0
-    assert len(starts(tmp_path)) == 2
+    save_settings(make_config, model_dir, train_steps=7, **changes)
+    step_dirs.of_step(model_dir, saved).mkdir(parents=True)
+    assert run_it(stub(*lines)) == 0
+    assert len(starts(tmp_path)) == len(lines)
 
 
-def test_a_trial_whose_last_step_is_saved_is_done(
-    stub, run_it, make_config, model_dir, tmp_path
+# The run before wanted less than 0.875.
+@pytest.mark.parametrize(("wanted", "code", "count"), [(0.5, 0, 1), (0.875, 1, 2)])
+def test_a_run_that_is_good_enough_is_done(
+    stub, run_it, make_config, model_dir, tmp_path, wanted, code, count
 ):
-    save_settings(make_config, model_dir, train_steps=7, stop_after_steps=2)
-    step_dirs.of_step(model_dir, 2).mkdir(parents=True)
-    assert run_it(stub("exit 0")) == 0
-    assert len(starts(tmp_path)) == 1
-
-
-def test_a_run_that_ended_since_it_is_good_enough_is_done(
-    stub, run_it, make_config, model_dir, tmp_path
-):
-    settings = {"mode": "train_and_eval", "eval_every": "1", "stop_at_top1": 0.5}
+    settings = {"mode": "train_and_eval", "eval_every": "1", "stop_at_top1": wanted}
     save_settings(make_config, model_dir, train_steps=7, **settings)
-    save(model_dir, 4, eval={"top1": 0.75})
-    assert run_it(stub("exit 0")) == 0
-    assert len(starts(tmp_path)) == 1
-
-
-def test_a_run_that_ended_before_it_is_good_enough_is_not_done(
-    stub, run_it, make_config, model_dir, tmp_path
-):
-    settings = {"mode": "train_and_eval", "eval_every": "1", "stop_at_top1": 0.875}
-    save_settings(make_config, model_dir, train_steps=7, **settings)
-    # The run before wanted less.
     save(model_dir, 4, eval={"top1": 0.75}, config={"stop_at_top1": 0.5})
-    assert run_it(stub("exit 0")) == 1
-    assert len(starts(tmp_path)) == 2
+    assert run_it(stub("exit 0")) == code
+    assert len(starts(tmp_path)) == count
 
 
-def test_a_users_mistake_after_a_failure_is_not_started_again(
-    stub, run_it, tmp_path, capfd
+AS_LOCKED = f"echo '{LOCKED}' > $failure; exit 2"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "count", "sentence"),
+    [
+        # A user's mistake after a failure.
+        (("exit 9", f"echo '{DAMAGED}' > $failure; exit 2"), 2, 2, "restart 1 of 3"),
+        # A folder that is locked after a failure, until it is free.
+        (("exit 9", AS_LOCKED, AS_LOCKED, "exit 75"), 75, 4, "restart 3 of 3"),
+        # A folder that is locked at the first start is another's.
+        ((AS_LOCKED,), 2, 1, ""),
+        # A lock that stays.
+        (("exit 9", AS_LOCKED), 2, 4, "the limit of 3 restarts is reached"),
+        # A failure that repeats at its step.
+        (
+            (f"echo '{DAMAGED}' > $failure; exit 1",),
+            *(1, 2, "failed at step 5000 (exit code 1)"),
+        ),
+    ],
+)
+def test_a_job_is_started_again_only_where_that_helps(
+    stub, run_it, tmp_path, capfd, lines, code, count, sentence
 ):
-    command = stub("exit 9", f"echo '{DAMAGED}' > $failure; exit 2")
-    assert run_it(command) == 2
-    assert len(starts(tmp_path)) == 2
-    assert "restart 2" not in capfd.readouterr().err
-
-
-def test_a_folder_that_is_locked_after_a_failure_is_tried_until_it_is_free(
-    stub, run_it, tmp_path
-):
-    locked = f"echo '{LOCKED}' > $failure; exit 2"
-    assert run_it(stub("exit 9", locked, locked, f"exit {REQUEUE_EXIT_CODE}")) == 75
-    assert len(starts(tmp_path)) == 4
-
-
-def test_a_folder_that_is_locked_at_the_first_start_is_anothers(stub, run_it, tmp_path):
-    assert run_it(stub(f"echo '{LOCKED}' > $failure; exit 2")) == 2
-    assert len(starts(tmp_path)) == 1
-
-
-def test_a_lock_that_stays_uses_the_restarts_up(stub, run_it, tmp_path, capfd):
-    command = stub("exit 9", f"echo '{LOCKED}' > $failure; exit 2")
-    assert run_it(command, max_restarts=2) == 2
-    assert len(starts(tmp_path)) == 3
-    assert "the limit of 2 restarts is reached" in capfd.readouterr().err
-
-
-def test_a_failure_that_repeats_at_its_step_ends_it(stub, run_it, tmp_path, capfd):
-    assert run_it(stub(f"echo '{DAMAGED}' > $failure; exit 1")) == 1
-    assert len(starts(tmp_path)) == 2
+    assert run_it(stub(*lines)) == code
+    assert len(starts(tmp_path)) == count
     error = capfd.readouterr().err
-    assert error.count("failed at step 5000 (exit code 1)") == 2
-    assert "is not restarted" in error
+    assert sentence in error
+    assert error.count(": restart ") == count - 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
