@@ -11,6 +11,7 @@ middle of training. DIR needs about 2 GB and is kept; a second call reuses the
 converted records.
 """
 
+import contextlib
 import io
 import os
 import pathlib
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
+import psutil
 from PIL import Image
 
 from data_prep.records import class_mixing, manifest
@@ -106,8 +108,11 @@ def convert(
     )
     peaks: dict[int, int] = {}
     while converter.poll() is None:
-        for process in _with_children(converter.pid):
-            peaks[process] = max(peaks.get(process, 0), _peak_memory(process))
+        parent = psutil.Process(converter.pid)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in (parent, *parent.children(recursive=True)):
+                peak = _peak_memory(process.pid)
+                peaks[process.pid] = max(peaks.get(process.pid, 0), peak)
         time.sleep(_SAMPLE_SECONDS)
     if converter.returncode:
         raise UserError(f"the converter failed with exit code {converter.returncode}")
@@ -176,18 +181,6 @@ def measure_starts(record_set: RecordSet, rounds: int) -> None:
             f"from the opened record set to the first batch of {BATCH_SIZE},"
             f" {title} (step {step:,}): {spread(seconds, '.2f', ' s')}"
         )
-
-
-def _with_children(pid: int) -> list[int]:
-    """Returns the ids of a process and all its descendants."""
-    processes = [pid]
-    for process in processes:
-        for task in pathlib.Path(f"/proc/{process}/task").glob("*/children"):
-            try:
-                processes += [int(child) for child in task.read_text().split()]
-            except OSError:  # It has ended.
-                continue
-    return processes
 
 
 def _peak_memory(pid: int) -> int:

@@ -77,17 +77,11 @@ class ResNet50(nn.Module):
         super().__init__()
         self.stem = conv_norm(3, 64, 7, 2)
         blocks, channels = [], 64
-        for filters, num_blocks, stride in (
-            (64, 3, 1),
-            (128, 4, 2),
-            (256, 6, 2),
-            (512, 3, 2),
-        ):
-            for i in range(num_blocks):
-                first = i == 0
-                blocks.append(
-                    Bottleneck(channels, filters, stride if first else 1, first)
-                )
+        stages = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
+        for filters, num_blocks, stride in stages:
+            for number in range(num_blocks):
+                block_stride = 1 if number else stride
+                blocks.append(Bottleneck(channels, filters, block_stride, not number))
                 channels = 4 * filters
         self.blocks = nn.Sequential(*blocks)
         self.classifier = nn.Linear(channels, 1000)
@@ -310,27 +304,17 @@ def layer_seconds(
     images = operand(batch_size, layer.channels, size, size)
     kernel = operand(layer.filters, layer.channels, kernel_size, kernel_size)
     stride, padding = [layer.stride] * 2, [kernel_size // 2] * 2
+    options = (stride, padding, [1, 1], False, [0, 0], 1)
 
     def forward() -> torch.Tensor:
-        return torch.ops.aten.convolution(
-            images, kernel, None, stride, padding, [1, 1], False, [0, 0], 1
-        )
+        return torch.ops.aten.convolution(images, kernel, None, *options)
 
     gradient = torch.randn_like(forward())
 
     def backward(of_images: bool) -> object:
+        wanted = [of_images, not of_images, False]
         return torch.ops.aten.convolution_backward(
-            gradient,
-            images,
-            kernel,
-            None,
-            stride,
-            padding,
-            [1, 1],
-            False,
-            [0, 0],
-            1,
-            [of_images, not of_images, False],
+            gradient, images, kernel, None, *options, wanted
         )
 
     with torch.no_grad():
