@@ -33,6 +33,7 @@ from launch.estimator import MOST_NODES, Cluster, Prediction, Workload
 from resnet.base import cli, json_file
 from resnet.base.errors import UserError, print_to_pipe
 from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
+from resnet.base.text import estimated
 from resnet.config import command_line, recipe_file, topics
 from resnet.config.command_line import TrainFlags
 from resnet.config.compression import METHODS, CompressionSettings
@@ -399,15 +400,6 @@ def parse_time(text: str, flag: str) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
-def time_text(seconds: float) -> str:
-    """Returns a time as text, in the unit that suits it."""
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    if seconds < 2 * 3600:
-        return f"{seconds / 60:.3g} min"
-    return f"{seconds / 3600:,.1f} h"
-
-
 def describe(workload: Workload, cluster: Cluster, config: Config) -> str:
     """Returns what is estimated, in lines."""
     shared = "each node reads its own disk"
@@ -491,14 +483,14 @@ def answers(
     if time and within:
         sentences.append(
             f"{within.num_nodes:,} node(s) train in {time}: in"
-            f" {time_text(3600 * within.hours)}, for {_number(within.node_hours)}"
+            f" {estimated(3600 * within.hours)}, for {_number(within.node_hours)}"
             f" node-hours, at an efficiency of {within.efficiency:.0%}."
         )
     elif time:
         fastest = min(predictions, key=lambda of: of.step_seconds)
         sentences.append(
             f"No number of nodes trains in {time}: the fastest, {fastest.num_nodes:,},"
-            f" take {time_text(3600 * fastest.hours)}."
+            f" take {estimated(3600 * fastest.hours)}."
         )
     if knee is predictions[-1]:
         sentences.append(
@@ -508,7 +500,7 @@ def answers(
     else:
         sentences.append(
             f"The knee is at {knee.num_nodes:,} node(s)"
-            f" ({time_text(3600 * knee.hours)}, efficiency {knee.efficiency:.0%}):"
+            f" ({estimated(3600 * knee.hours)}, efficiency {knee.efficiency:.0%}):"
             " beyond it the efficiency falls faster than the time."
         )
     return "\n".join(textwrap.fill(sentence, _WIDTH) for sentence in sentences)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from launch.host_report import HostReport
 from launch.job_plan import JobPlan
 from launch.topology import Topology, cpu_list
+from resnet.base.text import first_of
 
 Reports = Mapping[str, HostReport]
 
-_NAMED = 4  # Further hosts are counted.
 _DIGEST = "(SHA-256)"  # At the end of the descriptions of digests.
 _PACKAGE = "version of "
 _MAY_BE_MISSING = "compiled ops"  # Stock ops are used then.
@@ -41,13 +41,6 @@ class Finding:
         return "ok" if self.is_checked else "-"
 
 
-def names(hosts: Sequence[str]) -> str:
-    """Returns the names of hosts in words; only the first few of many."""
-    text = ", ".join(hosts[:_NAMED])
-    more = len(hosts) - _NAMED
-    return f"{text} and {more} more" if more > 0 else text
-
-
 def by_value(values: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     """Returns each different value with its hosts, the most frequent one first."""
     hosts: dict[str, list[str]] = {}
@@ -61,13 +54,13 @@ def differences(values: Mapping[str, str]) -> str:
     different = by_value(values)
     if len(different) < 2:
         return ""
-    return ", ".join(f"{value} on {names(hosts)}" for value, hosts in different)
+    return ", ".join(f"{value} on {first_of(hosts)}" for value, hosts in different)
 
 
 def answers(hosts: Sequence[str], failures: Mapping[str, str]) -> Finding:
     """Returns which hosts have answered, given why others haven't."""
     answered = [host for host in hosts if host not in failures]
-    found = f"{len(answered)} of {len(hosts)} answered: {names(answered)}"
+    found = f"{len(answered)} of {len(hosts)} answered: {first_of(answered)}"
     return Finding("hosts", found.rstrip(": "), tuple(map(Problem, failures.values())))
 
 
@@ -115,7 +108,7 @@ def _data(reports: Reports, is_expected: bool) -> Finding:
         return Finding("data", "not checked without --data_dir", is_checked=False)
     unreadable = {host: of.data_problem for host, of in reports.items()}
     problems = [
-        f"the data set must be readable on each host; on {names(hosts)} it isn't:"
+        f"the data set must be readable on each host; on {first_of(hosts)} it isn't:"
         f" {reason}"
         for reason, hosts in by_value(unreadable)
         if reason
@@ -177,7 +170,8 @@ def _cores(reports: Reports, allows_single_core: bool) -> Finding:
     if single and not allows_single_core:
         problems.append(
             "a cgroup or an affinity mask must leave a job more than one core; on"
-            f" {names(single)} it leaves one of {nodes[single[0]].num_installed_cores}."
+            f" {first_of(single)} it leaves one of"
+            f" {nodes[single[0]].num_installed_cores}."
             " Ask the scheduler for whole nodes and turn the launcher's binding off, or"
             " plan for one core by --ranks_per_node=1."
         )
@@ -190,8 +184,8 @@ def _idleness(reports: Reports) -> Finding:
     busy = {host: cpu_list(of.busy_cpus) for host, of in reports.items()}
     problems = [
         Problem(
-            f"processors {cpus} of {names(hosts)} are busy with other programs, but the"
-            " cores must be idle before a job; `top` there shows which programs.",
+            f"processors {cpus} of {first_of(hosts)} are busy with other programs, but"
+            " the cores must be idle before a job; `top` there shows which programs.",
             prevents_run=False,
         )
         for cpus, hosts in by_value(busy)
@@ -213,7 +207,7 @@ def compare_with_plan(reports: Reports, plan: JobPlan) -> Finding:
     problems = [
         Problem(
             f"the hosts must be those of the plan, with {len(planned.cores)} usable"
-            f" cores on {len(planned.sockets)} sockets; {names(hosts)} have {found},"
+            f" cores on {len(planned.sockets)} sockets; {first_of(hosts)} have {found},"
             " or number them differently. Plan with --probe."
         )
         for found, hosts in by_value(wrong)

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launch import job_plan
-from launch.host_findings import Finding, Problem, by_value, differences, names
+from launch.host_findings import Finding, Problem, by_value, differences
 from launch.host_report import HostReport
 from launch.job_plan import JobPlan
 from launch.topology import Interface, cpu_list
 from resnet.base import json_file
 from resnet.base.errors import UserError
+from resnet.base.text import first_of
 
 # A link is slow if it has less of the bandwidth, or more of the latency, than this part
 # of the others' median. One bad cable slows all ranks.
@@ -145,8 +146,8 @@ def _unplanned_hosts(
         return []
     return [
         Problem(
-            f"each rank must run on a host of the job, {names(list(hosts))}; there are"
-            f" ranks on {names(list(strangers))}. Choose the --launcher that starts the"
+            f"each rank must run on a host of the job, {first_of(hosts)}; there are"
+            f" ranks on {first_of(strangers)}. Choose the --launcher that starts the"
             " ranks there, or name the hosts by --hosts=FILE."
         )
     ]
@@ -241,7 +242,7 @@ def _transport(
     }
     problems = [
         Problem(
-            f"MPI must use the fastest network; {names(hosts)}: {text}. See"
+            f"MPI must use the fastest network; {first_of(hosts)}: {text}. See"
             " docs/planning.md.",
             prevents_run=False,
         )
@@ -252,8 +253,9 @@ def _transport(
         problems.append(
             Problem(
                 f"what carries MPI's messages could not be determined on"
-                f" {names(unknown)}: neither a TCP connection nor the port of a fabric"
-                " has sent them. Compare the bandwidth with that of the network.",
+                f" {first_of(unknown)}: neither a TCP connection nor the port of a"
+                " fabric has sent them. Compare the bandwidth with that of the"
+                " network.",
                 prevents_run=False,
             )
         )

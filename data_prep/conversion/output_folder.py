@@ -19,7 +19,7 @@ from data_prep.conversion import shards
 from data_prep.conversion.plan import Plan
 from data_prep.records import layouts, manifest
 from data_prep.sources import archives, folders
-from resnet.base import atomic_files, json_file
+from resnet.base import atomic_files, json_file, text
 from resnet.base.errors import UserError
 
 _PLAN_FILE = "plan.json"
@@ -96,14 +96,14 @@ def check_space(plan: Plan) -> str | None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"the records need about {in_units(needed)} in {plan.root}, but its disk"
-            f" has only {in_units(free)} free ({in_units(needed - free)} too little);"
+            f"the records need about {text.size(needed)} in {plan.root}, but its disk"
+            f" has only {text.size(free)} free ({text.size(needed - free)} too little);"
             " free some space or choose another --local_scratch_dir"
         )
     if perhaps > free:
         return (
-            f"the images have about {in_units(perhaps)}, and the disk of {plan.root}"
-            f" has {in_units(free)} free. As records, images that aren't"
+            f"the images have about {text.size(perhaps)}, and the disk of {plan.root}"
+            f" has {text.size(free)} free. As records, images that aren't"
             f" {plan.image_format.upper()} files get another size; if the disk is full,"
             " free some space and rerun the same command to resume"
         )
@@ -257,13 +257,3 @@ def _check_no_other_files(plan: Plan, is_resumed: bool) -> None:
                 f" {path.name!r}, which is not of it. Choose another"
                 " --local_scratch_dir, or move what is not of it away."
             )
-
-
-def in_units(num_bytes: int) -> str:
-    """Returns a size in readable units, such as `138.2 GB`."""
-    size = float(num_bytes)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

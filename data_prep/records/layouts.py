@@ -15,6 +15,7 @@ from typing import Any
 from data_prep.records import manifest, tf_example
 from resnet.base import json_file, regular_file
 from resnet.base.errors import UserError
+from resnet.base.text import first_of
 
 INFO_FILE = "dataset_info.json"  # In each set that tensorflow_datasets has prepared.
 _FEATURES_FILE = "features.json"
@@ -108,11 +109,10 @@ def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
         manifest.shard_name(split, index, num_shards) for index in range(num_shards)
     ]
     if missing := [name for name in wanted if name not in names]:
-        shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise UserError(
             f"{folder} must contain {num_shards:,} record files of split {split};"
-            f" {len(missing):,} are missing: {shown}. Copy the set again or finish its"
-            " conversion."
+            f" {len(missing):,} are missing: {first_of(missing)}. Copy the set"
+            " again or finish its conversion."
         )
     return wanted
 

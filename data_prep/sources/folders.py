@@ -17,6 +17,7 @@ from data_prep.sources import imagenet_labels
 from data_prep.sources.image_list import Entry, ImageList, Source
 from resnet.base import regular_file
 from resnet.base.errors import UserError
+from resnet.base.text import first_of
 
 EXTENSIONS = (  # In any case; the first four are JPEG's.
     *(".jpeg", ".jpg", ".jpe", ".jfif"),
@@ -115,7 +116,8 @@ def _list_train(folder: pathlib.Path, ignored: Counter[str]) -> ImageList:
     if empty:
         raise UserError(
             f"each class folder in {folder} must contain images"
-            f" ({' '.join(EXTENSIONS)}); {len(empty)} contain none: {_some(empty)}"
+            f" ({' '.join(EXTENSIONS)}); {len(empty)} contain none:"
+            f" {first_of(map(repr, empty))}"
         )
     return images
 
@@ -195,7 +197,7 @@ def _check_known(
         raise UserError(
             f"each class in {folder} must have a folder in"
             f" {folder.with_name(TRAIN_FOLDER)}; {len(unknown)} have none:"
-            f" {_some(unknown)}"
+            f" {first_of(map(repr, unknown))}"
         )
 
 
@@ -277,9 +279,3 @@ def _scan(folder: str | os.PathLike[str], ignored: Counter[str]) -> _Content:
                 extension = os.path.splitext(entry.name)[1]
                 ignored[extension.lower() or _NO_EXTENSION] += 1
     return _Content(sorted(folders), sorted(images))
-
-
-def _some(names: list[str]) -> str:
-    """Returns the first few names, for a message."""
-    shown = ", ".join(map(repr, names[:5]))
-    return shown if len(names) <= 5 else f"{shown}, ..."

@@ -29,6 +29,7 @@ from typing import Any, TypeVar, overload
 
 from resnet.base import regular_file
 from resnet.base.errors import UserError
+from resnet.base.text import shortened
 
 _T = TypeVar("_T")
 _MOST_BYTES = 2**30
@@ -230,11 +231,6 @@ def converted(kind: Any, value: Any, where: str) -> Any:
             f"{where} must have at most {_MOST_BITS} bits; got {_quoted(value)}"
         )
     return value if is_any_number else kind(value)
-
-
-def shortened(text: str, max_length: int = 40) -> str:
-    """Returns a text with at most so many characters, which end with dots if cut."""
-    return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from resnet.base import intervals, json_file, settings
 from resnet.base.atomic_files import atomic_write_bytes
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
+from resnet.base.text import shortened
 from resnet.config import phases, topics
 from resnet.config.phases import Phase, StepSettings
 from resnet.config.recipe import TrainingSettings
@@ -320,8 +321,8 @@ def differences(old: Config, new: Config) -> list[str]:
     """Returns the differences that change the result, as `name=old, now new`."""
     before, after = _deciding(old), _deciding(new)
     return [
-        f"{name}={json_file.shortened(str(before.get(name)), _SHOWN_CHARACTERS)},"
-        f" now {json_file.shortened(str(after.get(name)), _SHOWN_CHARACTERS)}"
+        f"{name}={shortened(str(before.get(name)), _SHOWN_CHARACTERS)},"
+        f" now {shortened(str(after.get(name)), _SHOWN_CHARACTERS)}"
         for name in {**before, **after}
         if _decisive(name, before.get(name)) != _decisive(name, after.get(name))
     ]

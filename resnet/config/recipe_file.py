@@ -16,6 +16,7 @@ from typing import Any
 from resnet.base import json_file
 from resnet.base.errors import UserError
 from resnet.base.settings import LARGEST_COUNT
+from resnet.base.text import shortened
 from resnet.config.phases import end_of_schedule
 from resnet.config.recipe import SCALINGS, Recipe
 from resnet.config.recipes import RECIPES
@@ -99,7 +100,7 @@ def _check(recipe: Recipe, values: dict[str, Any]) -> None:
         if not lowest <= (value := getattr(recipe, name)) <= LARGEST_COUNT:
             raise UserError(
                 f"{name} must be from {lowest} to {LARGEST_COUNT}; got"
-                f" {json_file.shortened(repr(value))}"
+                f" {shortened(repr(value))}"
             )
     for index, phase in enumerate(recipe.phases):
         if not 0 < phase.epochs < _MOST_EPOCHS:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from resnet.base.text import size
 from resnet.config.compression import METHODS, CompressionSettings, num_bytes, vectors
 
 _WAYS = {"layerwise": "variable by variable", "entiremodel": "as one vector"}
@@ -121,6 +122,5 @@ def _sent_by(
     return f"{ranks} {_megabytes(sent)}{more}"
 
 
-def _megabytes(size: int) -> str:
-    """Returns bytes in MB, 10^6 bytes, or in kB if they are fewer."""
-    return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB"
+def _megabytes(num_bytes: int) -> str:
+    return size(num_bytes, units=("kB", "MB"))

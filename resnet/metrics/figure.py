@@ -16,6 +16,7 @@ import numpy as np
 
 from resnet.base import atomic_files
 from resnet.base.errors import UserError
+from resnet.base.text import size
 from resnet.config.config import Config
 from resnet.config.explain import Derived
 from resnet.metrics.jsonl import Line
@@ -395,7 +396,9 @@ def study(rows: Sequence[StudyRow], title: str) -> "Figure":
     over_time.set_xlabel("training time, minutes")
     over_bytes.set_title("Top-1 over bytes, %", loc="left")
     over_time.set_title("Top-1 over time, %", loc="left")
-    over_bytes.xaxis.set_major_formatter(_bytes)
+    over_bytes.xaxis.set_major_formatter(
+        lambda value, _: size(value, "g", ("B", "kB", "MB", "GB"))
+    )
     _draw_legend(over_time, methods)
     return _finish(figure, title, figure.axes)
 
@@ -487,11 +490,3 @@ def _draw_legend(axes: "Axes", methods: Sequence[str]) -> None:
         loc="upper left",
         bbox_to_anchor=(1.01, 1),
     )
-
-
-def _bytes(value: float, _: float) -> str:
-    """Returns a number of bytes with its unit, in powers of 1000."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= size:
-            return f"{value / size:g} {unit}"
-    return f"{value:g} B"

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from resnet.base.text import clock
 from resnet.config.config import Config
 
 _BAR_WIDTH = 20
@@ -58,7 +59,7 @@ class Progress:
         }
         if images_per_second:
             seconds = left * config.global_batch_size / images_per_second
-            fields["time"] = f"{format_duration(seconds)} left"
+            fields["time"] = f"{clock(seconds)} left"
         if self._terminal is None:
             self._write("  ".join(fields.values()) + "\n")
         else:
@@ -96,13 +97,6 @@ class Progress:
         if self._visible:
             sys.stderr.write(text)
             sys.stderr.flush()
-
-
-def format_duration(seconds: float) -> str:
-    """Returns hours, minutes and seconds, such as "1:52:10" or "0:09"."""
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
 def fit(fields: Mapping[str, str], done: float, width: int) -> str:

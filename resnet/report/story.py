@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from resnet.base.text import duration
 from resnet.checkpoint import retention
 from resnet.config import phases
 from resnet.config.explain import Derived
@@ -38,7 +39,7 @@ def comparison(runs: Sequence[RunFolder]) -> Table:
             "top-1, best": _accuracy(best) if best else MISSING,
             "cross-entropy": last.get("cross_entropy") if last else None,
             "steps": run.last_step,
-            "training time": words.duration(seconds) if seconds else MISSING,
+            "training time": duration(seconds) if seconds else MISSING,
             "images/s": number(usual_speed(run), 3),
             "ranks": num_ranks(run),
             "precision": words.value(run.settings.get("precision", MISSING)),
@@ -173,7 +174,7 @@ def _state(run: RunFolder) -> str:
 def _how_long(run: RunFolder) -> str:
     parts = []
     if seconds := training_seconds(run):
-        parts.append(f"{words.duration(seconds)} of training")
+        parts.append(f"{duration(seconds)} of training")
     if speed := usual_speed(run):
         parts.append(f"{number(speed, 3)} images/s")
     if ranks := num_ranks(run):

@@ -6,7 +6,6 @@ from typing import Any
 
 MISSING = "–"  # noqa: RUF001 - an en dash, where a table has no value.
 _SHOWN_ITEMS = 6
-_MINUTE, _HOUR = 60, 3600
 
 
 def number(value: Any, digits: int = 5) -> str:
@@ -29,16 +28,6 @@ def percent(fraction: float | None) -> str:
     if fraction is None or not math.isfinite(fraction):
         return MISSING
     return f"{100 * fraction:.2f} %"
-
-
-def duration(seconds: float) -> str:
-    """Returns a length of time, such as "2 h 5 min"."""
-    if seconds < _MINUTE:
-        return f"{seconds:.0f} s"
-    if seconds < _HOUR:
-        return f"{seconds / _MINUTE:.0f} min"
-    hours, minutes = divmod(round(seconds / _MINUTE), 60)
-    return f"{hours:,} h {minutes} min"
 
 
 def moment(seconds: float) -> str:

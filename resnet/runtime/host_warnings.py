@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 
 from absl import logging as absl_logging
 
+from resnet.base.text import first_of
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import cpu_features
-
-_NAMED_HOSTS = 4  # Further ones are counted.
 
 
 class _Reporter(logging.Handler):
@@ -115,22 +114,17 @@ def describe(reports: Sequence[tuple[str, str, Sequence[str]]]) -> list[str]:
             hosts_of_message.setdefault(message, []).append(host)
     known = reports[0][2]
     warnings = [
-        f"on {_names(hosts)}: {message}"
+        f"on {first_of(dict.fromkeys(hosts))}: {message}"
         for message, hosts in hosts_of_message.items()
         if message not in known
     ]
     if len(hosts_of_cpu) > 1:
-        cpus = (f"{cpu} on {_names(hosts)}" for cpu, hosts in hosts_of_cpu.items())
+        cpus = (
+            f"{cpu} on {first_of(dict.fromkeys(hosts))}"
+            for cpu, hosts in hosts_of_cpu.items()
+        )
         warnings.append(
             f"the hosts have different CPUs, and all wait for the slowest:"
             f" {'; '.join(cpus)}"
         )
     return warnings
-
-
-def _names(hosts: Sequence[str]) -> str:
-    different = list(dict.fromkeys(hosts))
-    text = ", ".join(different[:_NAMED_HOSTS])
-    if len(different) > _NAMED_HOSTS:
-        text += f" and {len(different) - _NAMED_HOSTS} more"
-    return text

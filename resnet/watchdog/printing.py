@@ -6,8 +6,9 @@ import sys
 import threading
 from dataclasses import dataclass, field
 
+from resnet.base.text import first_of
+
 _SECONDS = 0.5  # The longest time that printing takes if the output is read.
-_NAMED_RANKS = 4  # Further ones are counted.
 _MAX_LINES = 8  # At a time; further ones are counted.
 
 
@@ -97,17 +98,10 @@ class RankWarnings:
         taken = {text: self._waiting.pop(text) for text in texts}
         self._known.update(texts)
         lines = [
-            f"{warning.level}: {_names(warning.ranks)}: {text}"
+            f"{warning.level}: {first_of(warning.ranks)}: {text}"
             for text, warning in taken.items()
         ]
         num_left = len(lines) - _MAX_LINES
         if num_left > 0:
             lines[_MAX_LINES:] = [f"warning: {num_left} more warnings of other ranks"]
         return lines
-
-
-def _names(ranks: list[str]) -> str:
-    text = ", ".join(ranks[:_NAMED_RANKS])
-    if len(ranks) > _NAMED_RANKS:
-        text += f" and {len(ranks) - _NAMED_RANKS} more"
-    return text

@@ -287,12 +287,6 @@ def test_finished_shards_need_no_more_room(raw, tmp_path, monkeypatch):
     output_folder.check_space(plan)
 
 
-def test_sizes_are_written_for_people():
-    numbers = (999, 1000, 1_234_567, 138_200_000_000, 5 * 10**15)
-    texts = ["999 bytes", "1.0 kB", "1.2 MB", "138.2 GB", "5000.0 TB"]
-    assert list(map(output_folder.in_units, numbers)) == texts
-
-
 def assert_is_locked_once(folder: pathlib.Path) -> None:
     with (
         output_folder.locked(folder),

@@ -13,7 +13,7 @@ import pytest
 
 from resnet.config.config import Config
 from resnet.metrics import progress
-from resnet.metrics.progress import Progress, find_terminal, format_duration
+from resnet.metrics.progress import Progress, find_terminal
 
 
 @pytest.fixture
@@ -50,17 +50,6 @@ def log(monkeypatch, capsys) -> Callable[[], str]:
     """Returns what was written to standard error, which is no terminal."""
     monkeypatch.setattr(progress, "find_terminal", lambda: None)
     return lambda: capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        *((0.4, "0:00"), (9, "0:09"), (59.4, "0:59"), (59.6, "1:00")),
-        *((754, "12:34"), (3599.7, "1:00:00"), (360_000, "100:00:00")),
-    ],
-)
-def test_durations_are_hours_minutes_and_seconds(seconds, text):
-    assert format_duration(seconds) == text
 
 
 def test_a_log_gets_whole_lines(config, clock, log):

@@ -11,6 +11,7 @@ import numpy as np
 from absl import logging
 
 from resnet.base.errors import UserError
+from resnet.base.text import first_of
 from resnet.checkpoint import tensors
 from resnet.checkpoint.weight_formats import files, torchvision, tpu
 from resnet.checkpoint.weight_formats.files import Shapes, Stored, WeightFile
@@ -209,8 +210,4 @@ def _require_equal_variables(
 
 def _some(beginning: str, items: Sequence[str]) -> str:
     """Returns a clause with the first items and the number of the others."""
-    if not items:
-        return ""
-    others = len(items) - _NUM_NAMED
-    text = ", ".join(items[:_NUM_NAMED])
-    return f"{beginning}{text}{f' and {others} more' if others > 0 else ''}"
+    return beginning + first_of(items, _NUM_NAMED) if items else ""

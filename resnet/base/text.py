@@ -1,0 +1,63 @@
+"""Lists, sizes and times as people read them in messages."""
+
+from collections.abc import Iterable, Sequence
+
+_POWERS_OF_1000 = {"B": 0, "bytes": 0, "kB": 1, "MB": 2, "GB": 3, "TB": 4}
+_MINUTE, _HOUR = 60, 3600
+
+
+def first_of(names: Iterable[str], most: int = 4) -> str:
+    """Returns at most so many names, and the number of the others."""
+    listed = list(names)
+    text = ", ".join(listed[:most])
+    others = len(listed) - most
+    return f"{text} and {others} more" if others > 0 else text
+
+
+def shortened(text: str, max_length: int = 40) -> str:
+    """Returns a text with at most so many characters, which end with dots if cut."""
+    return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
+
+
+def size(
+    num_bytes: float,
+    form: str = ",.1f",
+    units: Sequence[str] = ("bytes", "kB", "MB", "GB", "TB"),
+) -> str:
+    """Returns a size in the first of the units in which it is below 1000.
+
+    Args:
+        form: The format of the number, except that of whole bytes.
+        units: From the smallest to the largest, which takes all that is left.
+    """
+    for unit in units:
+        value = num_bytes / 1000 ** _POWERS_OF_1000[unit]
+        if value < 1000:
+            break
+    return f"{value:{form if _POWERS_OF_1000[unit] else 'g'}} {unit}"
+
+
+def clock(seconds: float) -> str:
+    """Returns hours, minutes and seconds, such as "1:52:10" or "0:09"."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def duration(seconds: float) -> str:
+    """Returns a length of time that is known to the minute, such as "2 h 5 min"."""
+    if seconds < _MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < _HOUR:
+        return f"{seconds / _MINUTE:.0f} min"
+    hours, minutes = divmod(round(seconds / _MINUTE), 60)
+    return f"{hours:,} h {minutes} min"
+
+
+def estimated(seconds: float) -> str:
+    """Returns a length of time to three digits in one unit, such as "50 min"."""
+    if seconds < 2 * _MINUTE:
+        return f"{seconds:.3g} s"
+    if seconds < 2 * _HOUR:
+        return f"{seconds / _MINUTE:.3g} min"
+    return f"{seconds / _HOUR:,.1f} h"
