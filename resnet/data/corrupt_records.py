@@ -43,12 +43,7 @@ class Replacements:
 
     @classmethod
     def of(cls, corrupt: set[int], num_examples: int) -> "Replacements":
-        """Returns the replacements of corrupt examples.
-
-        Args:
-            corrupt: The corrupt examples, fewer than `num_examples`.
-            num_examples: The number of examples of the split.
-        """
+        """Returns the replacements of corrupt examples, some of `num_examples`."""
         ordered = sorted(corrupt)
         replacements = []
         for example in ordered:
@@ -61,8 +56,7 @@ class Replacements:
     def replace(self, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the examples to read, and a mask that is False where one is replaced.
 
-        Args:
-            examples: The examples, int64 of any shape.
+        The examples are int64 of any shape.
         """
         if not len(self.corrupt):
             return examples, tf.ones_like(examples, tf.bool)
@@ -78,13 +72,7 @@ class CorruptRecords:
     """The corrupt records of one split that this rank has detected so far."""
 
     def __init__(self, records: RecordFiles, policy: str) -> None:
-        """Creates the object with no known corrupt records.
-
-        Args:
-            records: The split.
-            policy: The reaction to a corrupt record: "fail" ends the run, "skip"
-                replaces the record.
-        """
+        """Starts with none; the policy is "fail", or "skip", which replaces them."""
         self._records = records
         self._policy = policy
         self._corrupt: set[int] = set()
@@ -144,10 +132,6 @@ class CorruptRecords:
 
 def describe_corruption(records: RecordFiles, example: int) -> str | None:
     """Returns the fault of a record with its file and offset, or None if it is intact.
-
-    Args:
-        records: The split.
-        example: The index of the example in `records`.
 
     Raises:
         UserError: If there is no file that can be read.

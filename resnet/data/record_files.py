@@ -46,11 +46,7 @@ class RecordFiles:
         return len(self.offset_of_example)
 
     def only_files(self, indices: Sequence[int]) -> "RecordFiles":
-        """Returns the examples whose records are in some of the files.
-
-        Args:
-            indices: The indices of these files in `paths`.
-        """
+        """Returns the examples whose records are in the files `paths[indices]`."""
         chosen = np.isin(self.file_of_example, indices)
         return dataclasses.replace(
             self,
@@ -64,10 +60,6 @@ def open_split(record_set: RecordSet, split_name: str) -> RecordFiles:
     """Returns one split of a data set.
 
     The record files themselves are not opened; `manifest.check_files` checks them.
-
-    Args:
-        record_set: The data set.
-        split_name: The name of the split.
 
     Raises:
         UserError: If the file with the offsets is corrupt.
@@ -98,8 +90,8 @@ def read_example(
     Args:
         path: The path of the record file, a string scalar.
         offset: The offset of the record in bytes, an int64 scalar.
-        image_key: The name of the feature with the encoded image.
-        label_key: The name of the feature with the label.
+        image_key: The name of the image's feature.
+        label_key: The name of the label's feature.
     """
     ops = native.ops()
     if ops is None:

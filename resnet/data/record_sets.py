@@ -18,16 +18,12 @@ _ADVICE = "launch/place_shards.py prints which shards belong on which node."
 def open_record_set(
     data_dir: str, split_name: str, process: ProcessInfo, communicator: Communicator
 ) -> RecordSet:
-    """Returns the data set in a folder; indexes it first if another program wrote it.
+    """Returns the data set in a folder, which must have this split.
+
+    A set that another program wrote is indexed first.
 
     The index is written once: by rank 0 and, on a node that doesn't see rank 0's file
     system, by one rank of that node.
-
-    Args:
-        data_dir: The folder.
-        split_name: The name of a split that the data set must have.
-        process: This rank and its place on the node.
-        communicator: The communicator of the job's ranks.
 
     Raises:
         AgreedError: On all ranks, if the folder holds no such data set, or its name is
@@ -66,12 +62,8 @@ def check_split(
 ) -> list[tuple[int, ...]]:
     """Checks the record files and returns the indices of those that each rank reads.
 
-    Args:
-        record_set: The data set.
-        split: One of its splits.
-        shard_by: "example" if each rank reads all record files ("shards"), "file" if it
-            reads those on its node.
-        communicator: The communicator of the job's ranks.
+    `shard_by` is "example" if each rank reads all record files ("shards"), "file" if it
+    reads those on its node.
 
     Raises:
         AgreedError: On all ranks, if a shard is missing or has an unexpected size, or
@@ -98,10 +90,6 @@ def check_shards_of_nodes(
     """Checks that each shard is on one node and that the nodes are balanced.
 
     Ranks that see the same shards count as one node.
-
-    Args:
-        split: The split.
-        shards_of_ranks: The indices of the shards that each rank sees.
 
     Raises:
         UserError: If a shard is on no node or on several, or if the numbers of training

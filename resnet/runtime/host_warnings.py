@@ -44,8 +44,8 @@ class _Collector(logging.Handler):
         if record.levelno == logging.WARNING:
             self.messages.append(record.getMessage())
         elif self._passes_on:
-            for one in self._outside:
-                one.handle(record)
+            for handler in self._outside:
+                handler.handle(record)
 
 
 @contextlib.contextmanager
@@ -55,9 +55,6 @@ def reported(communicator: Communicator) -> Iterator[None]:
     It prints each text once, with the names of the ranks that have logged it. Rank 0
     prints its own as usual. Before a rank has a watchdog, its warnings are dropped and
     its errors are printed as usual.
-
-    Args:
-        communicator: The ranks.
     """
     with _handlers([_Reporter(communicator)], communicator.rank):
         yield
@@ -85,9 +82,6 @@ def gathered(communicator: Communicator) -> Iterator[None]:
 
     Only rank 0 prints warnings, so those of other hosts would be lost. It also logs
     whether the hosts have different CPUs. All ranks must leave the block together.
-
-    Args:
-        communicator: The ranks.
     """
     outside = absl_logging.get_absl_logger().handlers
     collector = _Collector(communicator.rank, outside)

@@ -32,11 +32,8 @@ def choose(requested: str, communicator: Communicator) -> str:
 
     It logs a warning if the compiled ops can't compute in this precision.
 
-    Args:
-        requested: "float32", "bf16", or "auto" for the faster of the two on this
-            machine. Unless it is float32, both are measured on all ranks concurrently,
-            and the sums over ranks are compared.
-        communicator: The ranks.
+    "auto" takes the faster of the two. Unless float32 is requested, both are measured
+    on all ranks concurrently, and the sums over ranks are compared.
     """
     chosen = _choose(requested, communicator)
     native.fast_ops(tf.bfloat16 if chosen == "bf16" else tf.float32)

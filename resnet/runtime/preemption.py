@@ -36,11 +36,7 @@ class Preempted(Exception):
 
 
 def catch_stop_signals(handler: Callable[[int, FrameType | None], None]) -> None:
-    """Installs a handler of stop signals; a SIGHUP that nohup ignores stays ignored.
-
-    Args:
-        handler: The handler, as `signal.signal` takes it.
-    """
+    """Installs a handler of stop signals; a SIGHUP that nohup ignores stays ignored."""
     for number in STOP_SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
@@ -146,11 +142,7 @@ class StopSignals:
             self.seen = signal.Signals(number).name
 
     def _await_interrupts(self, reader: int) -> None:
-        """Ends the process at a second Ctrl-C, whatever the main thread does.
-
-        Args:
-            reader: The end of a pipe from which to read the numbers of all signals.
-        """
+        """Ends the process at a second Ctrl-C, whatever the main thread does."""
         first_at = math.inf
         with open(reader, "rb", buffering=0) as numbers:
             while byte := numbers.read(1):

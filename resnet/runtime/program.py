@@ -1,9 +1,11 @@
 """Runs the main function of a distributed program, and ends it with an exit code."""
 
+import atexit
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from absl import logging
 
@@ -13,10 +15,13 @@ from resnet.distributed import communicator as distributed
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import placement
 from resnet.hardware.placement import ProcessInfo
-from resnet.runtime import host_warnings, preemption, process_exit
+from resnet.runtime import host_warnings, preemption
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE, Preempted
 
 Main = Callable[[Sequence[str], ProcessInfo, Communicator], None]
+
+_at_exit: list[Callable[[], object]] = []
+_exits_at_once = False
 
 
 def run(main: Main, argv: Sequence[str]) -> int:
@@ -48,9 +53,9 @@ def run(main: Main, argv: Sequence[str]) -> int:
         finally:
             preemption.ignore_stop_signals()
         communicator.deregister()
-        if process_exit.is_at_once():
+        if _exits_at_once:
             communicator.finalize()
-            process_exit.exit_at_once(0)
+            _exit_at_once(0)
         return 0
     except distributed.AgreedError as error:
         return _end_all_ranks(communicator, f"error: {error}", EXIT_CODE)
@@ -77,7 +82,32 @@ def _end_all_ranks(communicator: Communicator, message: str, exit_code: int) -> 
         print(message, file=sys.stderr, flush=True)
     communicator.allgather(None)  # No rank exits before the message is printed.
     communicator.deregister()
-    if process_exit.is_at_once():
+    if _exits_at_once:
         communicator.finalize()
-        process_exit.exit_at_once(exit_code)
+        _exit_at_once(exit_code)
     return exit_code
+
+
+def at_exit(function: Callable[[], object]) -> None:
+    """Registers a function to be called when the process ends; the last one first."""
+    atexit.register(function)
+    _at_exit.append(function)
+
+
+def require_exit_at_once() -> None:
+    """Makes the process end without Python's finalization.
+
+    With a connection to a TensorFlow server that is lost, that would wait forever: for
+    a thread of the runtime that waits for the server.
+    """
+    global _exits_at_once
+    _exits_at_once = True
+
+
+def _exit_at_once(exit_code: int) -> NoReturn:
+    """Calls the registered functions and ends the process at once."""
+    for function in reversed(_at_exit):
+        function()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)

@@ -92,17 +92,10 @@ def check_shards(
     shard_by: str,
     communicator: Communicator,
 ) -> dict[str, list[tuple[int, ...]]]:
-    """Checks the shards of each split, and returns those that each rank reads.
+    """Checks the shards of some splits; returns which shards each rank reads of each.
 
-    Args:
-        record_set: The data set.
-        split_names: The names of the splits.
-        shard_by: "example" if each rank reads all shards, "file" if it reads those on
-            its node.
-        communicator: The ranks.
-
-    Returns:
-        For each split, the indices of the shards that each rank reads.
+    `shard_by` is "example" if each rank reads all shards, "file" if it reads those on
+    its node.
 
     Raises:
         AgreedError: On all ranks, if a shard is missing or truncated, or if the shards
@@ -138,7 +131,7 @@ def settle_placement(
     Args:
         process: The rank of this process and its position on the node.
         communicator: The ranks.
-        settings: The numbers of threads.
+        settings: How the processes run.
         shares_cores: Whether this rank computes so little that it may run on all cores
             that it may use, which the other ranks divide among themselves.
     """
@@ -177,11 +170,7 @@ def _log_placement(
 ) -> None:
     """Logs the cores and threads of a rank, and warns where they cost speed.
 
-    Args:
-        process: The rank of this process and its position on the node.
-        threads: The threads of this rank.
-        num_cores: The number of cores of this rank.
-        num_usable_cores: The number of cores that all ranks of the node may use.
+    The rank has `num_cores`; all ranks of the node may use `num_usable_cores`.
     """
     cores_of_node = len(physical_cores.group_by_core(range(os.cpu_count() or 1)))
     logging.info(
@@ -291,10 +280,7 @@ def open_shards(
 ) -> dict[str, "ExampleShard"]:
     """Returns the part of each split that this rank reads. Imports TensorFlow.
 
-    Args:
-        record_set: The data set.
-        shards: The shards that each rank reads, by split, as `check_shards` returns.
-        communicator: The ranks.
+    `shards` are the shards that each rank reads, by split, as `check_shards` returns.
 
     Raises:
         AgreedError: On all ranks, if the index of a shard can't be read.

@@ -26,11 +26,7 @@ def describe() -> dict[str, str]:
 
 
 def code_digest(root: Path) -> str:
-    """Returns the SHA-256 of the sources of the packages that train.
-
-    Args:
-        root: The folder that holds the packages.
-    """
+    """Returns the SHA-256 of the sources of the packages that train, in a folder."""
     digest = hashlib.sha256()
     for folder in _FOLDERS:
         for file in sorted((root / folder).rglob("*")):

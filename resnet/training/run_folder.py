@@ -22,7 +22,7 @@ from resnet.config.config import (
 )
 from resnet.evaluation import prediction_file
 from resnet.metrics import jsonl
-from resnet.runtime import process_exit
+from resnet.runtime import program
 from resnet.runtime.run_lock import Locked, RunLock
 from resnet.watchdog import failure_file, history
 
@@ -108,7 +108,7 @@ def take_lock(model_dir: Path) -> RunLock:
     except Locked as error:
         failure_file.write(model_dir, str(error), is_locked=True)
         raise
-    process_exit.register(lock.release)
+    program.at_exit(lock.release)
     step_dirs.remove_leftovers(model_dir)
     return lock
 

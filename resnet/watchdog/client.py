@@ -92,13 +92,7 @@ class WatchdogClient:
         return int(self._process.stdout.readline())
 
     def connect(self, host: str, addresses: list[str], port: int) -> None:
-        """Makes the watchdog report to that of rank 0.
-
-        Args:
-            host: Host name of rank 0.
-            addresses: IPv4 addresses of that host.
-            port: TCP port of the watchdog of rank 0.
-        """
+        """Makes the watchdog report to that of rank 0, whose host has the addresses."""
         self._send({"host": host, "addresses": addresses, "port": port})
 
     def report_status(

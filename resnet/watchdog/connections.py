@@ -77,11 +77,7 @@ def listen() -> socket.socket:
 
 
 def accept(listener: socket.socket) -> Channel | None:
-    """Returns a new connection of the monitor; None if it is lost already.
-
-    Args:
-        listener: The socket that `listen` returned.
-    """
+    """Returns a new connection of the monitor; None if it is lost already."""
     with contextlib.suppress(OSError):  # Closed again, or too many open files.
         connection, _ = listener.accept()
         connection.setblocking(False)
@@ -98,13 +94,7 @@ def greet(channel: Channel) -> None:
 def connect(monitor: Message, token: str, rank: int) -> Channel | None:
     """Returns a connection to the monitor, at the first of its addresses that answers.
 
-    Args:
-        monitor: The `addresses` and the `port` of the monitor.
-        token: The secret of the job.
-        rank: The rank of this watchdog.
-
-    Returns:
-        The connection; None if no address answers.
+    It is None if none answers. `monitor` has the `addresses` and the `port`.
     """
     for address in monitor["addresses"]:
         with contextlib.suppress(OSError):
@@ -128,13 +118,7 @@ class Attempts:
     """
 
     def __init__(self, monitor: Message, token: str, rank: int) -> None:
-        """Makes no attempt yet.
-
-        Args:
-            monitor: The `host`, the `addresses` and the `port` of the monitor.
-            token: The secret of the job.
-            rank: The rank of this watchdog.
-        """
+        """Makes no attempt yet; `monitor` has the `host`, `addresses` and `port`."""
         self.host: str = monitor["host"]
         self._monitor, self._token, self._rank = monitor, token, rank
         self._num_failed = 0
@@ -148,10 +132,7 @@ class Attempts:
     def warning(self, name: str) -> str | None:
         """Returns a warning after the second failure, None after others.
 
-        After the first one the job may just be ending.
-
-        Args:
-            name: The rank and its host.
+        After the first one the job may just be ending. `name` has the rank and host.
         """
         if self._num_failed != 2:
             return None

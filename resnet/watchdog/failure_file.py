@@ -20,12 +20,8 @@ def write(model_dir: Path, reason: str, is_locked: bool = False) -> None:
     """Writes the reason, the step that it names, and the time.
 
     The folder is created, since a run may fail before it has done so. Disk errors are
-    ignored, since the failure itself matters more.
-
-    Args:
-        model_dir: Folder of the run.
-        reason: The reason, one sentence.
-        is_locked: Whether the start failed because another job holds the run's lock.
+    ignored, since the failure itself matters more. `is_locked` says that another job
+    holds the run's lock.
     """
     match = _STEP.search(reason)
     facts = {

@@ -20,11 +20,8 @@ def append(model_dir: Path, event: str, **facts: Any) -> None:
 
     Several processes may append to one file: a line is written at once.
 
-    Args:
-        model_dir: The folder of the run.
-        event: What has happened: "start", "end", "export", "failure" or, of the
-            supervisor, "supervisor".
-        facts: JSON values that belong to it.
+    The event is "start", "end", "export", "failure" or, of the supervisor,
+    "supervisor"; the facts are JSON values that belong to it.
     """
     line = json.dumps({"event": event, "time": round(time.time(), 1), **facts}) + "\n"
     with contextlib.suppress(OSError):

@@ -22,7 +22,7 @@ from pathlib import Path
 from resnet.watchdog import connections, failure_file, proc
 from resnet.watchdog.connections import TOKEN_VARIABLE, Attempts, Channel, Message
 from resnet.watchdog.printing import Output, RankWarnings
-from resnet.watchdog.rank_process import RankProcess
+from resnet.watchdog.proc import RankProcess
 from resnet.watchdog.stalls import Peer, find_stall
 
 _ENDING_SECONDS = 5.0  # Time for a rank to end the job itself before it is killed.

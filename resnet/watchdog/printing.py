@@ -62,13 +62,7 @@ class RankWarnings:
         self._waiting: dict[str, _Waiting] = {}
 
     def add(self, level: str, text: str, rank: str) -> None:
-        """Adds a warning of a rank other than 0.
-
-        Args:
-            level: "warning" or "error".
-            text: The warning.
-            rank: Name of the rank, such as "rank 1 on node7".
-        """
+        """Adds a warning of a rank other than 0, such as "rank 1 on node7"."""
         if text not in self._known:
             ranks = self._waiting.setdefault(text, _Waiting(level)).ranks
             if rank not in ranks:

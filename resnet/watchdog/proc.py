@@ -1,7 +1,11 @@
-"""What the kernel tells of processes, and does when a parent ends."""
+"""What the kernel tells of processes, and the process that a watchdog monitors."""
 
+import argparse
+import contextlib
 import ctypes
 import os
+import shutil
+import signal
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
 _LIBC = ctypes.CDLL(None)  # Loaded before a fork, after which little is safe.
@@ -67,3 +71,77 @@ def oom_kills() -> int:
     except OSError:
         return 0
     return int(counts.get("oom_kill", 0))
+
+
+class RankProcess:
+    """The process of the rank beside which a watchdog runs."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        """Prepares the monitoring of the process that a watchdog's arguments name."""
+        self._args = args
+        self._launcher: int | None = args.parent
+        if args.outlives_launcher:  # The parent is the rank wrapper.
+            self._launcher = parent_of(args.parent)
+        self._orphaned_ticks = 0
+        self._oom_kills = [oom_kills()] * 2  # One and two ticks ago.
+
+    def tick(self) -> None:
+        """Updates the counters; to be called at regular intervals."""
+        self._oom_kills = [oom_kills(), self._oom_kills[0]]
+        self._orphaned_ticks += self.is_orphaned
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is stopped by a signal."""
+        return process_is_stopped(self._args.pid)
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether its parent has died: the launcher's process, or its rank wrapper."""
+        return parent_of(self._args.pid) not in (self._args.parent, None)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is orphaned and doesn't end by itself."""
+        return self.is_orphaned and not self._args.outlives_launcher
+
+    @property
+    def has_outlived_launcher(self) -> bool:
+        """Whether it was orphaned at two ticks, and ends by itself.
+
+        After a failure the launcher kills its processes while the report of the failure
+        is on its way, which ends the rank by the second tick.
+        """
+        return self._args.outlives_launcher and self._orphaned_ticks > 1
+
+    @property
+    def reason_of_orphanhood(self) -> str:
+        """The reason why it is orphaned, as a sentence without its full stop."""
+        wrapper = f", or its child {self._args.parent}," * self._args.outlives_launcher
+        return (
+            f"the launcher's process {self._launcher} on {self._args.host}, which"
+            f" started rank {self._args.rank}{wrapper or ','} has died"
+        )
+
+    @property
+    def reason_of_death(self) -> str:
+        """The reason why it has died, as far as the kernel reports it."""
+        if oom_kills() > self._oom_kills[1]:
+            return "the kernel of this host ran out of memory and killed it"
+        return "it was killed, or crashed"
+
+    def kill(self) -> None:
+        """Kills it, if it is still there."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._args.pid, signal.SIGKILL)
+
+    def remove_leftovers(self) -> None:
+        """Removes the shared memory and the temporary files of a rank that was killed.
+
+        The MPI library and Python remove these only when a process exits regularly.
+        """
+        for path in self._args.shared_memory:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        if self._args.scratch_dir:
+            shutil.rmtree(self._args.scratch_dir, ignore_errors=True)

@@ -1,16 +1,31 @@
+"""What a run's folder keeps of its starts, ends and failures."""
+
+import json
 import time
 
-from resnet.watchdog import history
+import pytest
+
+from resnet.watchdog import failure_file, history
 
 
-def test_events_stay_in_their_order(tmp_path):
+def test_events_stay_in_their_order_a_line_each(tmp_path):
     history.append(tmp_path, "start", step=0, hosts={"a": 2})
+    for step in (3, 7):
+        failure_file.write(tmp_path, f"rank 1 has died\nwhile computing step {step}")
+        failure_file.remove(tmp_path)
     history.append(tmp_path, "end", reason="done")
     events, num_unreadable = history.read(tmp_path)
     assert num_unreadable == 0
-    assert [event["event"] for event in events] == ["start", "end"]
+    assert [(event["event"], event.get("step")) for event in events] == [
+        ("start", 0),
+        ("failure", 3),
+        ("failure", 7),
+        ("end", None),
+    ]
     assert events[0]["hosts"] == {"a": 2}
-    assert abs(events[1]["time"] - time.time()) < 60
+    assert abs(events[-1]["time"] - time.time()) < 60
+    lines = (tmp_path / history.FILE).read_text().splitlines()
+    assert [json.loads(line) for line in lines] == events
 
 
 def test_lines_that_are_no_events_are_counted(tmp_path):
@@ -21,6 +36,30 @@ def test_lines_that_are_no_events_are_counted(tmp_path):
     assert (len(events), num_unreadable) == (1, 4)
 
 
-def test_a_folder_that_is_gone_is_no_error(tmp_path):
+def test_a_folder_that_takes_no_file_is_no_error(tmp_path):
     history.append(tmp_path / "gone", "start")
     assert history.read(tmp_path / "gone") == ([], 0)
+    (tmp_path / "file").touch()
+    failure_file.write(tmp_path / "file" / "run", "a reason")
+    failure_file.write(tmp_path / "new" / "run", "a reason")  # Which is made.
+    assert failure_file.read(tmp_path / "new" / "run")["reason"] == "a reason"
+
+
+@pytest.mark.parametrize(
+    ("reason", "step", "is_locked"),
+    [
+        ("rank 1 on a has died while computing step 12: it was killed", 12, False),
+        ("the loss of step 7 is not finite on rank 3", 7, False),
+        ("rank 1 on step9 has died while starting", None, True),
+    ],
+)
+def test_a_failure_names_its_step(tmp_path, reason, step, is_locked):
+    failure_file.write(tmp_path, reason, is_locked)
+    failure = failure_file.read(tmp_path)
+    assert (failure["step"], failure["reason"]) == (step, reason)
+    assert failure["locked"] is is_locked
+    failure_file.remove(tmp_path)
+    failure_file.remove(tmp_path)
+    assert failure_file.read(tmp_path) is None
+    (tmp_path / failure_file.FILE).write_text('{"step": 1')
+    assert failure_file.read(tmp_path) is None

@@ -26,8 +26,10 @@ def use(tmpdir: str, cwd: Path, end: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("end", ["", "sys.exit(75)", "raise IndexError"])
-@pytest.mark.parametrize("is_relative", [False, True])
+@pytest.mark.parametrize(
+    ("end", "is_relative"),
+    [("", False), ("sys.exit(75)", True), ("raise IndexError", False)],
+)
 def test_temporary_files_go_with_the_process(tmp_path, end, is_relative):
     parent = tmp_path / "temporary"
     parent.mkdir()
@@ -36,19 +38,6 @@ def test_temporary_files_go_with_the_process(tmp_path, end, is_relative):
     assert file.parent == folder
     assert folder.parent == parent
     assert os.listdir(parent) == []
-
-
-def test_two_processes_have_two_folders(tmp_path):
-    folders = {use(str(tmp_path), tmp_path, "").stdout.split()[1] for _ in range(2)}
-    assert len(folders) == 2
-
-
-def test_a_folder_that_is_not_there_is_replaced_as_python_does(tmp_path):
-    job = use(str(tmp_path / "missing"), tmp_path, "")
-    file = Path(job.stdout.split()[0])
-    assert file.parent.name.startswith("resnet-cpu-")
-    assert not file.parent.exists()
-    assert os.listdir(tmp_path) == []
 
 
 def test_no_folder_at_all_is_a_sentence(tmp_path):

@@ -11,6 +11,7 @@ from multiprocessing import shared_memory
 import pytest
 
 from resnet.watchdog import client, failure_file, proc
+from tests.many_watchdogs import ManyWatchdogs
 from tests.unit.watched_ranks import (
     SOON,
     TOKEN,
@@ -61,6 +62,17 @@ def test_what_a_failed_rank_says_is_said_once_and_it_ends_the_job(ranks, tmp_pat
     assert said(tmp_path).count("rank") == 1
 
 
+def test_ranks_killed_as_they_end_regularly_leave_nothing(ranks, tmp_path):
+    pair = ranks()
+    for rank in pair:
+        rank.do("deregister()")
+        rank.process.kill()
+    assert_all_gone(pair)
+    assert not any(rank.memory.exists() for rank in pair)
+    assert not any(os.listdir(rank.temporary) for rank in pair)
+    assert said(tmp_path) == ""
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_ranks_that_end_regularly_leave_no_watchdog_and_print_nothing(
     ranks, tmp_path, first
@@ -75,17 +87,6 @@ def test_ranks_that_end_regularly_leave_no_watchdog_and_print_nothing(
     assert said(tmp_path) == ""
 
 
-def test_a_rank_killed_in_the_middle_of_a_proper_end_leaves_nothing(ranks, tmp_path):
-    pair = ranks()
-    for one in pair:
-        one.do("deregister()")
-        one.process.kill()
-    assert_all_gone(pair)
-    assert not any(one.memory.exists() for one in pair)
-    assert not any(os.listdir(one.temporary) for one in pair)
-    assert said(tmp_path) == ""
-
-
 def test_a_watchdog_that_was_killed_ends_the_job_and_is_named(ranks, tmp_path):
     pair = ranks()
     os.kill(watchdog_of(1), signal.SIGKILL)
@@ -96,7 +97,11 @@ def test_a_watchdog_that_was_killed_ends_the_job_and_is_named(ranks, tmp_path):
     )
 
 
-def test_foreign_connections_and_signals_are_ignored(ranks, tmp_path):
+def test_foreign_modules_connections_and_signals_are_ignored(ranks, tmp_path):
+    (tmp_path / "json.py").write_text("raise ImportError\n")
+    (tmp_path / "resnet").mkdir()
+    (tmp_path / "resnet" / "__init__.py").write_text("raise ImportError\n")
+    await_watchdogs()  # Those of the test before may still be ending.
     pair = ranks()
     for pid in watchdogs():
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
@@ -138,66 +143,65 @@ def test_a_rank_that_dies_before_its_watchdog_looks_leaves_no_shared_memory(tmp_
         rank.end()
 
 
-def test_a_watchdog_without_a_monitor_monitors_its_own_rank(tmp_path):
+@pytest.fixture
+def port() -> int:
+    """A port on which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    alone = Rank(1, tmp_path / "1", 1.0, str(port), tmp_path)
+        return free.getsockname()[1]
+
+
+@pytest.fixture
+def alone(tmp_path, port, request):
+    """Rank 1, with this stall time, whose monitor isn't there."""
+    rank = Rank(1, tmp_path / "1", request.param, str(port), tmp_path)
+    yield rank
+    rank.end()
+
+
+def stall_seconds(seconds: float):
+    return pytest.mark.parametrize("alone", [seconds], indirect=True)
+
+
+@stall_seconds(1.0)
+def test_a_watchdog_without_a_monitor_monitors_its_own_rank(alone, tmp_path):
     alone.process.send_signal(signal.SIGSTOP)
     assert alone.process.wait(SOON) == -signal.SIGKILL
     assert re.search(
         r"error: rank 1 on \S+ was stopped by a signal \d+ s ago",
         (tmp_path / "1").read_text(),
     )
-    alone.end()
 
 
-def test_a_watchdog_retries_until_the_monitor_answers(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    late = Rank(1, tmp_path / "1", 5.0, str(port), tmp_path)
-    time.sleep(0.5)
-    with socket.create_server(("127.0.0.1", port)) as monitor:
-        monitor.settimeout(SOON)
-        connection, _ = monitor.accept()
-        with connection:
-            assert f'"token": "{TOKEN}"'.encode() in connection.recv(1000)
-    late.end()
-
-
-def test_a_watchdog_imports_nothing_from_the_working_folder(ranks, tmp_path):
-    (tmp_path / "json.py").write_text("raise ImportError\n")
-    (tmp_path / "resnet").mkdir()
-    (tmp_path / "resnet" / "__init__.py").write_text("raise ImportError\n")
-    await_watchdogs()  # Those of the test before may still be ending.
-    ranks()
-    assert len(watchdogs()) == 2
-
-
-def test_a_monitor_that_cannot_be_reached_is_a_warning(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    alone = Rank(1, tmp_path / "1", 5.0, str(port), tmp_path)
+@stall_seconds(5.0)
+def test_a_watchdog_warns_and_retries_until_the_monitor_answers(alone, tmp_path, port):
     deadline = time.monotonic() + SOON
     while not (warning := (tmp_path / "1").read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert "warning: the watchdog of rank 1" in warning
+    with socket.create_server(("127.0.0.1", port)) as monitor:
+        monitor.settimeout(SOON)
+        connection, _ = monitor.accept()
+        with connection:
+            assert f'"token": "{TOKEN}"'.encode() in connection.recv(1000)
+
+
+@stall_seconds(60.0)
+def test_a_monitor_that_is_gone_since_the_job_ends_is_no_warning(alone, tmp_path):
     alone.do("deregister()")
     alone.process.stdin.close()
     assert_all_gone([alone], 0)
-    assert (tmp_path / "1").read_text() == warning
-    alone.end()
-
-
-def test_a_monitor_that_cannot_be_reached_since_the_job_ends_is_no_warning(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    late = Rank(1, tmp_path / "1", 60.0, str(port), tmp_path)
-    late.do("deregister()")
-    late.process.stdin.close()
-    assert_all_gone([late], 0)
     assert (tmp_path / "1").read_text() == ""
-    late.end()
+
+
+def test_one_death_of_512_ranks_ends_all_and_is_one_line():
+    with ManyWatchdogs(512) as many:
+        assert len(many.channels) == 511
+        many.heartbeat("computing step 12345")
+        assert many.sent_bytes / 511 < 200  # One short message a rank at a tick.
+        many.lose(300)
+        assert many.received(30) == [{"kill": True}] * 511
+        assert many.end() == "error: rank 300 on node150 has died. The job ends.\n"
 
 
 def test_a_process_that_is_stopped_is_seen_to_be(ranks):
@@ -223,5 +227,5 @@ def test_shared_memory_that_this_process_has_mapped_is_known():
 def test_a_host_knows_its_own_addresses():
     addresses = client.own_addresses()
     assert "127.0.0.1" in addresses
-    for one in addresses:
-        socket.inet_aton(one)
+    for address in addresses:
+        socket.inet_aton(address)

@@ -18,7 +18,7 @@ from resnet.distributed.communicator import (
     Communicator,
 )
 from resnet.hardware.placement import ProcessInfo, Threads
-from resnet.runtime import process_exit, startup
+from resnet.runtime import program, startup
 from resnet.runtime.job import Job, PreparedRun, Run
 from resnet.runtime.preemption import Preempted, StopSignals
 from resnet.training.parameter_servers import roles, serving
@@ -160,7 +160,7 @@ def _coordinate(
         save_settings: Writes the settings of the run.
     """
     startup.start_tensorflow(job.communicator)
-    process_exit.require_at_once()
+    program.require_exit_at_once()
     from resnet.runtime import precision
     from resnet.training.parameter_servers import cluster
     from resnet.training.parameter_servers.training import AsyncTraining
