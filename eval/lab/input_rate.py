@@ -145,13 +145,13 @@ def sequential(records: "RecordFiles", settings: RateSettings) -> "tf.data.Datas
     """Returns images that are read file by file and preprocessed as in training."""
     import tensorflow as tf
 
+    from resnet.config.phases import Phase
     from resnet.data.augmentation import preprocessing
 
     def load(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor]:
         original = _parse(record, records)
-        size, seed = settings.image_size, _seed(number)
-        image = preprocessing.train_image(original, size, "random_resized_crop", seed)
-        return (image,)
+        phase = Phase(num_steps=1, image_size=settings.image_size)
+        return (preprocessing.train_image(original, phase, _seed(number)),)
 
     # AutoGraph would look for the name `tf` of the annotations, and warn.
     as_written = tf.autograph.experimental.do_not_convert(load)
@@ -165,12 +165,13 @@ def largest_difference(records: "RecordFiles", settings: RateSettings) -> float:
     """
     import tensorflow as tf
 
+    from resnet.config.phases import Phase
     from resnet.data.augmentation import preprocessing
 
     def difference(number: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
         original, seed = _parse(record, records), _seed(number)
         ours = preprocessing.train_image(
-            original, settings.image_size, "random_resized_crop", seed
+            original, Phase(num_steps=1, image_size=settings.image_size), seed
         )
         shape = _shape(original)
         begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(

@@ -106,13 +106,9 @@ def shuffled(
 ) -> np.ndarray:
     """Returns the examples at these positions of these epochs.
 
+    The positions are int64 in [0, num_examples), of any shape; the epoch has the same
+    shape or is a scalar. `num_examples` is from 1 to 2**62.
     `resnet.data.input_pipeline` has the same few lines for TensorFlow's tensors.
-
-    Args:
-        position_in_epoch: The positions, int64 in [0, num_examples), any shape.
-        seed: The seed of the run, in [0, 2**63).
-        epoch: The epoch, int64; of the positions' shape or a scalar.
-        num_examples: The number of examples in an epoch, from 1 to 2**62.
     """
     keys = round_keys(seed, np.asarray(epoch, np.int64))
     example: np.ndarray = shuffle_once(position_in_epoch, keys, num_examples)
@@ -126,12 +122,8 @@ def alternating_flips(examples: Any, seed: int, epochs: Any) -> Any:
     """Returns whether examples are flipped horizontally in these epochs, bool.
 
     Each is flipped in every other epoch; the seed decides whether in even or odd ones.
-    So any two consecutive epochs have both sides of each image.
-
-    Args:
-        examples: The indices of the examples in the split, int64 of any shape.
-        seed: The seed of the run, in [0, 2**63).
-        epochs: The epochs, int64 of the same shape or a scalar.
+    So any two consecutive epochs have both sides of each image. The examples are their
+    indices in the split, int64 of any shape.
 
     Source: Jordan 2024, arXiv:2404.00498; there a hash decides, too.
     """
@@ -143,12 +135,8 @@ def slice_positions(
 ) -> tuple[Any, int]:
     """Returns the first position of a rank's slice of a global batch, and its length.
 
-    Args:
-        step: The number of the global batch, from 0.
-        global_batch_size: The number of examples of a global batch, a multiple of
-            `num_ranks`.
-        rank: The rank, from 0; like `step`, a number, an array or a tensor.
-        num_ranks: The number of ranks that divide the batch.
+    `step` and `rank` are numbers, arrays or tensors; `global_batch_size` is a multiple
+    of `num_ranks`.
     """
     local_batch_size = global_batch_size // num_ranks
     return step * global_batch_size + rank * local_batch_size, local_batch_size
@@ -165,15 +153,8 @@ def micro_batch_positions(
 
     The rank's slice of each step is divided into equal micro-batches, which are
     numbered through the whole run: micro-batch m belongs to step
-    m // accumulation_steps.
-
-    Args:
-        micro_batch: The number of the micro-batch, from 0.
-        accumulation_steps: The number of micro-batches of a rank in each step.
-        global_batch_size: The number of examples of a global batch, a multiple of
-            `num_ranks * accumulation_steps`.
-        rank: The rank, from 0.
-        num_ranks: The number of ranks that divide the batch.
+    m // accumulation_steps. `global_batch_size` is a multiple of
+    `num_ranks * accumulation_steps`.
     """
     # The same as the slices of accumulation_steps times as many ranks.
     return slice_positions(

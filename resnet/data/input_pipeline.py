@@ -221,13 +221,9 @@ def _batches_of_phase(
         original, label = _load_example(records, cache, example, path, offset)
         image = preprocessing.train_image(
             original,
-            phase.image_size,
-            phase.augmentation,
+            phase,
             seed,
-            phase.min_crop_area,
-            phase.random_augment,
             reading.normalization,
-            phase.shift_fraction,
             flip if phase.flips == "alternating" else None,
         )
         loaded = Batch(image, label, example, mask, tf.ones([]))
@@ -261,16 +257,8 @@ def examples_of_micro_batch(
 ) -> np.ndarray:
     """Returns the examples of a micro-batch before any is replaced, `[size]` int64.
 
-    With one micro-batch per step, `micro_batch` is the step.
-
-    Args:
-        micro_batch: The number of the micro-batch, from 0.
-        seed: The seed of the order of the examples.
-        rank: The number of the rank, from 0, among the ranks that share the examples.
-        num_ranks: The number of ranks that share the examples.
-        local_batch_size: The number of examples of one rank in one step.
-        num_examples: The number of examples in an epoch.
-        accumulation_steps: The number of micro-batches of a rank in each step.
+    With one micro-batch per step, `micro_batch` is the step. The arguments are as in
+    `Reading`.
     """
     first, size = example_order.micro_batch_positions(
         micro_batch, accumulation_steps, local_batch_size * num_ranks, rank, num_ranks
@@ -332,11 +320,6 @@ def eval_to_read(records: RecordFiles, first_example: int, size: int) -> ToRead:
     """Returns what to read for a batch of evaluation, as NumPy arrays.
 
     A batch that goes beyond the last example is padded with it.
-
-    Args:
-        records: The examples.
-        first_example: The first example of the batch, in the order of the files.
-        size: The number of examples of the batch.
     """
     positions = first_example + np.arange(size)
     examples = np.minimum(positions, records.num_examples - 1)
@@ -455,11 +438,7 @@ class DecodedCache:
     """
 
     def __init__(self, megabytes: int) -> None:
-        """Makes an empty cache.
-
-        Args:
-            megabytes: The size of this rank's cache, in units of 10**6 bytes.
-        """
+        """Makes an empty cache for this rank, of units of 10**6 bytes."""
         self._max_bytes = megabytes * 10**6
         self._num_bytes = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._images = tf.lookup.experimental.MutableHashTable(

@@ -126,12 +126,9 @@ def _slurm_tasks_on_node(tasks_per_node: str, node: int) -> int:
 def choose_threads(
     cores: Sequence[tuple[int, ...]], num_intra_threads: int, num_inter_threads: int
 ) -> Threads:
-    """Returns the threads of a rank.
+    """Returns the threads of a rank that has these physical cores.
 
-    Args:
-        cores: The physical cores of the rank, as tuples of logical processors.
-        num_intra_threads: The number of threads per op; 0 for one per core.
-        num_inter_threads: The number of concurrent ops; 0 for one.
+    0 threads per op are one per core; 0 concurrent ops are one.
     """
     has_free_core = 0 < num_intra_threads < len(cores)
     return Threads(
@@ -157,7 +154,7 @@ def environment(
     Args:
         threads: The threads of this rank.
         kmp_blocktime: The time that an OpenMP thread spins before it sleeps, in ms.
-        amx_is_hidden: The result of `cpu_features.amx_is_hidden`.
+        amx_is_hidden: As `cpu_features.amx_is_hidden` returns it.
         environ: The environment of the process.
         num_local_ranks: The number of ranks on the node, as MPI counts them.
     """

@@ -54,11 +54,7 @@ def limit_from(environ: Mapping[str, str]) -> str:
 
 
 class Kernels:
-    """The kernels of a loaded library of compiled ops.
-
-    Args:
-        library: The path of the library.
-    """
+    """The kernels of a loaded library of compiled ops."""
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))

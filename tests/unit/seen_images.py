@@ -6,7 +6,9 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
+from resnet.config.phases import Phase
 from resnet.data.augmentation import preprocessing
+from resnet.data.augmentation.preprocessing import Normalization
 
 MEAN = np.array([0.485, 0.456, 0.406])
 STDDEV = np.array([0.229, 0.224, 0.225])
@@ -37,6 +39,22 @@ def pixels(image: tf.Tensor) -> np.ndarray:
 
 def seed(*numbers: int) -> tf.Tensor:
     return tf.constant(numbers, tf.int64)
+
+
+def trained(
+    picture: tf.Tensor,
+    image_size: int,
+    augmentation: str,
+    key: tf.Tensor,
+    normalization: Normalization = preprocessing.IMAGENET,
+    flip: tf.Tensor | None = None,
+    **settings: float,
+) -> tf.Tensor:
+    """Returns an image of a phase with these settings."""
+    phase = Phase(
+        num_steps=1, image_size=image_size, augmentation=augmentation, **settings
+    )
+    return preprocessing.train_image(picture, phase, key, normalization, flip)
 
 
 def evaluated(

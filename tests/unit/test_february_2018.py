@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.data.augmentation import preprocessing
-from tests.unit.seen_images import MEAN, STDDEV, decoded, evaluated, jpeg, noise, seed
+from tests.unit.seen_images import (
+    MEAN,
+    STDDEV,
+    decoded,
+    evaluated,
+    jpeg,
+    noise,
+    seed,
+    trained,
+)
 
 # Of normalized values: about 20 operations in another order, each of a number up to
 # 255 * 1.5 that is rounded to 2**-24 of it, and a deviation of 57: 20 * 2.3e-5 / 57.
@@ -75,7 +83,7 @@ def photograph(height: int, width: int) -> tf.Tensor:
 
 
 def largest_error(original: tf.Tensor, augmentation: str, number: int) -> float:
-    image = preprocessing.train_image(original, SIDE, augmentation, seed(5, number))
+    image = trained(original, SIDE, augmentation, seed(5, number))
     expected = training_image(decoded(original), seed(5, number))
     return min(np.abs(image - expected[:, ::way]).max() for way in (1, -1))
 

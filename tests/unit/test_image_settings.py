@@ -13,7 +13,7 @@ from resnet.data.augmentation import preprocessing
 from resnet.data.augmentation.preprocessing import Normalization
 from resnet.models import alexnet
 from resnet.optim.train_state import TrainState
-from tests.unit.seen_images import jpeg, noise, seed
+from tests.unit.seen_images import jpeg, noise, seed, trained
 
 OTHER = Normalization((0.5, 0.25, 0.1), (0.2, 0.4, 0.5))
 AUGMENTATIONS = (
@@ -28,9 +28,9 @@ def pixels_of(image: tf.Tensor, normalization: Normalization) -> np.ndarray:
 
 @pytest.mark.parametrize("augmentation", AUGMENTATIONS)
 def test_training_images_have_the_mean_and_deviation_that_are_given(augmentation):
-    arguments = (tf.constant(noise(48, 40)), 32, augmentation, seed(3, 4), 0.25, 0.0)
-    usual = preprocessing.train_image(*arguments).numpy()
-    ours = preprocessing.train_image(*arguments, OTHER)
+    arguments = (tf.constant(noise(48, 40)), 32, augmentation, seed(3, 4))
+    usual = trained(*arguments).numpy()
+    ours = trained(*arguments, OTHER)
     seen = abs(usual) > 1e-6  # Padding and cutout are zeros after normalization.
     assert seen.mean() > 0.5
     expected = usual * preprocessing.STDDEV + preprocessing.MEAN
@@ -42,9 +42,9 @@ def test_training_images_have_the_mean_and_deviation_that_are_given(augmentation
 
 def test_random_augment_has_the_pixels_that_it_has_with_another_mean():
     # At its own size, so that the pixels are whole numbers.
-    arguments = (tf.constant(noise(32, 32)), 32, "none", seed(3, 4), 0.25, 5.0)
-    usual = preprocessing.train_image(*arguments)
-    ours = preprocessing.train_image(*arguments, OTHER)
+    arguments = (tf.constant(noise(32, 32)), 32, "none", seed(3, 4))
+    usual = trained(*arguments, random_augment=5.0)
+    ours = trained(*arguments, OTHER, random_augment=5.0)
     np.testing.assert_allclose(
         pixels_of(ours, OTHER),
         pixels_of(usual, preprocessing.IMAGENET),

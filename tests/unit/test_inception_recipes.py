@@ -15,7 +15,7 @@ from resnet.data.augmentation import preprocessing
 from resnet.data.augmentation.preprocessing import Normalization
 from resnet.optim.train_state import TrainState, build_model
 from tests.unit import small_recipe_file
-from tests.unit.seen_images import gradient, seed
+from tests.unit.seen_images import gradient, seed, trained
 
 CIFAR10 = inception.CIFAR10_BSP, inception.CIFAR10_ASYNC
 IMAGENET = inception.IMAGENET_BSP, inception.IMAGENET_ASYNC
@@ -61,7 +61,7 @@ def test_images_of_cifar10_are_windows_of_28_pixels_less_the_mean():
     original = gradient(32, 32).astype(np.uint8)
     found = []
     for number in range(20):
-        image = preprocessing.train_image(
+        image = trained(
             tf.constant(original),
             config.image_size,
             config.phases[0].augmentation,

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.data.augmentation import preprocessing
-from tests.unit.seen_images import gradient, jpeg, noise, seed
+from tests.unit.seen_images import gradient, jpeg, noise, seed, trained
 
 
 def traced_train_image(
@@ -17,14 +16,14 @@ def traced_train_image(
 
     @tf.function(autograph=False)
     def train_image(one: tf.Tensor) -> tf.Tensor:
-        return preprocessing.train_image(encoded, image_size, augmentation, one)
+        return trained(encoded, image_size, augmentation, one)
 
     return lambda one: train_image(one).numpy()
 
 
 def test_a_shift_moves_by_up_to_four_of_32_pixels_and_zeros_move_in():
     encoded = jpeg(gradient(32, 32))
-    whole = preprocessing.train_image(encoded, 32, "none", seed(0, 0)).numpy()
+    whole = trained(encoded, 32, "none", seed(0, 0)).numpy()
     padded = np.pad(whole, ((4, 4), (4, 4), (0, 0)))
     windows = {
         padded[top : top + 32, left : left + 32].tobytes(): (top - 4, left - 4)
@@ -42,7 +41,7 @@ def test_a_shift_moves_by_up_to_four_of_32_pixels_and_zeros_move_in():
 @pytest.mark.parametrize("flip", [False, True])
 def test_crops_of_padded_images_have_the_shift_and_the_flip_that_are_asked_for(flip):
     encoded = jpeg(noise(32, 32))
-    whole = preprocessing.train_image(encoded, 32, "none", seed(0, 0)).numpy()
+    whole = trained(encoded, 32, "none", seed(0, 0)).numpy()
     padded = np.pad(whole, ((2, 2), (2, 2), (0, 0)), mode="reflect")
     places = [(top, left) for top in range(5) for left in range(5)]
     windows = {
@@ -52,10 +51,13 @@ def test_crops_of_padded_images_have_the_shift_and_the_flip_that_are_asked_for(f
 
     @tf.function(autograph=False)
     def train_image(one: tf.Tensor) -> tf.Tensor:
-        return preprocessing.train_image(
-            *(encoded, 32, "pad_crop_flip", one),
-            shift_fraction=2 / 32,
+        return trained(
+            encoded,
+            32,
+            "pad_crop_flip",
+            one,
             flip=tf.constant(flip),
+            shift_fraction=2 / 32,
         )
 
     found = set()
@@ -68,7 +70,7 @@ def test_crops_of_padded_images_have_the_shift_and_the_flip_that_are_asked_for(f
 
 def test_cifars_augmentation_shifts_with_reflected_edges_flips_and_cuts_out_a_mask():
     encoded = jpeg(noise(32, 32))
-    whole = preprocessing.train_image(encoded, 32, "none", seed(0, 0)).numpy()
+    whole = trained(encoded, 32, "none", seed(0, 0)).numpy()
     padded = np.pad(whole, ((4, 4), (4, 4), (0, 0)), mode="reflect")
     places = [(top, left) for top in range(9) for left in range(9)]
     windows = np.array([padded[t : t + 32, x : x + 32] for t, x in places])
@@ -105,7 +107,5 @@ def test_cifars_augmentation_shifts_with_reflected_edges_flips_and_cuts_out_a_ma
 
 
 def test_the_cutout_mask_and_the_shift_grow_with_the_image():
-    image = preprocessing.train_image(
-        jpeg(noise(64, 64)), 64, "pad_crop_flip_cutout", seed(1, 1)
-    ).numpy()
+    image = trained(jpeg(noise(64, 64)), 64, "pad_crop_flip_cutout", seed(1, 1)).numpy()
     assert np.all(image == 0, axis=-1).sum() == 16 * 16

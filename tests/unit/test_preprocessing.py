@@ -19,6 +19,7 @@ from tests.unit.seen_images import (
     pixels,
     resized_by_tensorflow_1,
     seed,
+    trained,
 )
 
 
@@ -61,9 +62,7 @@ def test_the_seed_and_the_image_alone_decide(augmentation):
     encoded = jpeg(gradient(50, 60))
 
     def image(*numbers: int) -> np.ndarray:
-        return preprocessing.train_image(
-            encoded, 32, augmentation, seed(*numbers)
-        ).numpy()
+        return trained(encoded, 32, augmentation, seed(*numbers)).numpy()
 
     first = image(1, 2)
     assert first.shape == (32, 32, 3)
@@ -81,8 +80,8 @@ def test_a_dataset_sees_what_eager_calls_see(augmentation):
     numbers = tf.constant([[i, 3 * i] for i in range(4)], tf.int64)
 
     def images(original: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        trained = preprocessing.train_image(original, 32, augmentation, key)
-        return trained, evaluated(original, 32, 0.875)
+        image = trained(original, 32, augmentation, key)
+        return image, evaluated(original, 32, 0.875)
 
     dataset = tf.data.Dataset.from_tensor_slices((encoded, numbers)).map(images)
     for original, key, found in zip(encoded, numbers, dataset, strict=True):
@@ -98,11 +97,11 @@ def test_grey_images_become_three_equal_channels(augmentation):
     encoded = jpeg(2 * x + 3 * y)
     with Image.open(io.BytesIO(encoded.numpy())) as original:
         assert original.mode == "L"
-    trained = preprocessing.train_image(encoded, 32, augmentation, seed(1, 1))
-    for image in (trained, evaluated(encoded, 32, 0.875)):
+    shifted = trained(encoded, 32, augmentation, seed(1, 1))
+    for image in (shifted, evaluated(encoded, 32, 0.875)):
         assert image.shape == (32, 32, 3)
         grey = pixels(image)
-        if image is trained:  # Zeros of a shift or a cutout mask have a colour.
+        if image is shifted:  # Zeros of a shift or a cutout mask have a colour.
             grey = grey[np.any(np.asarray(image) != 0, axis=-1)]
         np.testing.assert_allclose(grey[..., 0], grey[..., 1], atol=1e-3)
         np.testing.assert_allclose(grey[..., 0], grey[..., 2], atol=1e-3)
@@ -163,9 +162,7 @@ def test_february_2018_crops_once_and_else_takes_the_middle(
     shrunk = resized_by_tensorflow_1(whole, new_height, new_width)
     num_middle = num_flipped = 0
     for i in range(60):
-        image = preprocessing.train_image(
-            original, 16, "random_resized_crop_2018_02", seed(9, i)
-        )
+        image = trained(original, 16, "random_resized_crop_2018_02", seed(9, i))
         assert image.shape == (16, 16, 3)
         top, left, rows, columns = window_of(height, width, seed(9, i))
         if (rows, columns) == (height, width):
@@ -205,7 +202,7 @@ def test_a_jpeg_and_its_decoded_image_give_the_same(name):
             ours, other = (
                 evaluated(image, 16, (0.4, 0.875, 1.0, 0.5)[i], name)
                 if name in EVAL_CROPS
-                else preprocessing.train_image(image, 16, name, seed(i, height))
+                else trained(image, 16, name, seed(i, height))
                 for image in pair
             )
             np.testing.assert_array_equal(ours, other)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 
-from resnet.data.augmentation import preprocessing, random_augment
-from tests.unit.seen_images import jpeg, noise, seed
+from resnet.data.augmentation import random_augment
+from tests.unit.seen_images import jpeg, noise, seed, trained
 
 GREY = (128, 128, 128)
 AFFINE = Image.Transform.AFFINE
@@ -143,7 +143,7 @@ def test_the_seed_alone_decides_also_inside_a_dataset():
 def test_the_cutout_mask_follows_them():
     original = jpeg(noise(32, 32))
     for i in range(20):
-        image = preprocessing.train_image(
-            original, 32, "pad_crop_flip_cutout", seed(2, i), magnitude=10.0
+        image = trained(
+            original, 32, "pad_crop_flip_cutout", seed(2, i), random_augment=10.0
         ).numpy()
         assert np.all(image == 0, axis=-1).sum() == 64

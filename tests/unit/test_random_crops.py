@@ -13,6 +13,7 @@ from tests.unit.seen_images import (
     pixels,
     resized_by_tensorflow_1,
     seed,
+    trained,
 )
 
 # A tenth of a step of 255: rounding in another order is far below, a pixel far above.
@@ -45,7 +46,7 @@ def test_a_random_crop_is_a_square_anywhere_flipped_half_of_the_time(
     views = np.concatenate([windows, windows[:, :, ::-1]])
 
     images = tf.data.Dataset.range(400).map(
-        lambda i: preprocessing.train_image(
+        lambda i: trained(
             original, image_size, "random_crop", tf.stack([tf.constant(3, tf.int64), i])
         )
     )
@@ -97,8 +98,8 @@ def test_random_crops_keep_their_bounds_and_are_flipped_half_of_the_time(
     encoded = jpeg(np.tile(np.arange(width)[:, np.newaxis], (height, 1, 3)))
     num_flipped = 0
     for i in range(250):
-        image = preprocessing.train_image(
-            encoded, 16, augmentation, seed(3, i), min_crop_area
+        image = trained(
+            encoded, 16, augmentation, seed(3, i), min_crop_area=min_crop_area
         ).numpy()
         num_flipped += image[:, 0].mean() > image[:, -1].mean()
     # 250 fair coins: standard deviation 8, and five of them.
@@ -123,6 +124,6 @@ def test_random_crops_keep_their_bounds_and_are_flipped_half_of_the_time(
 def test_an_image_without_a_possible_crop_is_cropped_in_its_centre(windows):
     # 8 % of the area is 320 pixels; the largest crop of at most 4:3 has 10 x 13.
     encoded = jpeg(np.full((10, 400, 3), 50))
-    preprocessing.train_image(encoded, 16, "random_resized_crop", seed(0, 0))
+    trained(encoded, 16, "random_resized_crop", seed(0, 0))
     # 0.875 * 10 = 8; (10 - 8 + 1) // 2 and (400 - 8 + 1) // 2.
     assert windows == [(1, 196, 8, 8)]

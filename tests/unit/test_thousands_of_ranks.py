@@ -13,7 +13,7 @@ from launch.dialects import DIALECTS
 from launch.job_plan import Request
 from resnet.config import rules
 from resnet.config.recipes import RECIPES, imagenet
-from resnet.data import example_order, record_sets
+from resnet.data import record_sets
 from resnet.data.input_pipeline import examples_of_micro_batch
 from resnet.data.record_files import RecordFiles, shard_of_rank
 from resnet.optim.groups import balanced
@@ -118,19 +118,6 @@ def test_the_variables_of_hundreds_of_servers_are_each_on_one(sizes, num_parts):
     assert max(map(len, parts)) <= 1  # There are more servers than variables.
 
 
-@settings(max_examples=25)
-@given(num_ranks=RANKS, local_batch_size=st.integers(1, 64), step=st.integers(0, 10**6))
-def test_the_slices_of_thousands_of_ranks_follow_each_other(
-    num_ranks, local_batch_size, step
-):
-    batch = num_ranks * local_batch_size
-    ranks = np.arange(num_ranks)
-    first, length = example_order.slice_positions(step, batch, ranks, num_ranks)
-    assert length == local_batch_size
-    np.testing.assert_array_equal(first, step * batch + ranks * length)
-    assert first[-1] + length == (step + 1) * batch
-
-
 @settings(max_examples=20)
 @given(num_ranks=RANKS, data=st.data(), step=st.integers(0, 10**5))
 def test_a_rank_of_thousands_reads_its_part_of_the_batch_of_one(num_ranks, data, step):
@@ -170,22 +157,3 @@ def test_the_files_placed_on_the_nodes_are_accepted_and_each_example_has_a_rank(
     ]
     expected = np.isin(records.file_of_example, on_nodes)
     assert found == np.flatnonzero(expected).tolist()
-
-
-@settings(max_examples=10)
-@given(num_ranks=RANKS, num_examples=st.integers(1, 50_000))
-def test_thousands_of_ranks_evaluate_each_example_once(num_ranks, num_examples):
-    records = records_of(split_of(1, num_examples))
-    everything = [(0,)] * num_ranks
-    some = range(0, num_ranks - 1, 101)
-    for rank in some:
-        one = shard_of_rank(records, everything, rank)
-        following = shard_of_rank(records, everything, rank + 1)
-        assert one.end_example == following.first_example
-        assert one.end_example - one.first_example in (
-            num_examples // num_ranks,
-            num_examples // num_ranks + 1,
-        )
-    assert shard_of_rank(records, everything, 0).first_example == 0
-    last = shard_of_rank(records, everything, num_ranks - 1)
-    assert last.end_example == num_examples

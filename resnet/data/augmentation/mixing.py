@@ -67,15 +67,8 @@ def _draw(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the box in which a pair is mixed, and the own image's weight inside it.
 
-    Args:
-        seed: The seed of the pair's first example, int64 `[2]`.
-        side: The height and width of the images, in pixels.
-        mixup: The alpha of mixup; 0 for none.
-        cutmix: The alpha of CutMix; 0 for none.
-
-    Returns:
-        The box, int32 `[2, 2]`: the first row and the row after the last one, then the
-        same for the columns. The weight, a float32 scalar.
+    The seed is that of the pair's first example. The box is int32 `[2, 2]`: the first
+    row and the row after the last one, then the same for the columns.
     """
     uniform = tf.random.stateless_uniform([_NUM_UNIFORM], seed_for(seed, MIXING))
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from resnet import native
 from resnet.config.config import Config
-from resnet.config.phases import MIN_OBJECT_COVERED
+from resnet.config.phases import MIN_OBJECT_COVERED, Phase
 from resnet.config.recipe import IMAGENET_MEAN, IMAGENET_STDDEV
 from resnet.data.augmentation import random_augment
 from resnet.data.augmentation.seeds import CUTOUT, FLIP, WINDOW, seed_for
@@ -38,26 +38,19 @@ MEAN, STDDEV = IMAGENET
 NOT_NORMALIZED = Normalization((0.0,) * 3, (1 / 255,) * 3)  # Values from 0 to 255.
 
 FALLBACK_CROP_FRACTION = 0.875  # 224 / 256.
-MIN_CROP_AREA = 0.08  # As in the TPU recipe.
-# As usual for CIFAR-10: up to 4 of 32 pixels, and a cutout mask of 8 pixels.
-SHIFT_FRACTION = 0.125
-CUTOUT_FRACTION = 0.25
+CUTOUT_FRACTION = 0.25  # As usual for CIFAR-10: 8 of 32 pixels.
 
 
 def train_image(
     original: tf.Tensor,
-    image_size: int,
-    augmentation: str,
+    phase: Phase,
     seed: tf.Tensor,
-    min_crop_area: float = MIN_CROP_AREA,
-    magnitude: float = 0.0,
     normalization: Normalization = IMAGENET,
-    shift_fraction: float = SHIFT_FRACTION,
     flip: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Returns an image for training: augmented, resized and normalized.
 
-    The augmentations:
+    The augmentations of a phase:
 
     - "random_resized_crop": a crop of `min_crop_area` to 100 % of the area with an
       aspect ratio from 3/4 to 4/3, resized, flipped horizontally with probability 1/2.
@@ -79,16 +72,10 @@ def train_image(
 
     Args:
         original: The original image, JPEG-encoded or decoded.
-        image_size: The height and width of the result, in pixels.
-        augmentation: The name of one of the augmentations above.
+        phase: The phase of the run, whose settings the image has.
         seed: The seed of the example, int64 `[2]`, the first number not negative. The
             result depends only on the seed and the original image.
-        min_crop_area: The smallest area of a random resized crop, as a fraction of the
-            area of the original image, greater than 0 and at most 1. Values below
-            `MIN_OBJECT_COVERED` act like `MIN_OBJECT_COVERED`.
-        magnitude: The magnitude of RandAugment, up to 10; 0 for no RandAugment.
-        normalization: The mean and standard deviation of the images.
-        shift_fraction: The largest shift, as a fraction of the side.
+        normalization: What the values are normalized by.
         flip: Whether the image is flipped, a bool scalar; None for probability 1/2.
 
     Source of "pad_crop_flip_cutout": davidcpage/cifar10-fast, core.py (Crop, FlipLR,
@@ -98,20 +85,11 @@ def train_image(
     if flip is None:
         flip = tf.random.stateless_uniform([], seed_for(seed, FLIP)) < 0.5
     window = seed_for(seed, WINDOW)
-    image = _augmented(
-        original,
-        image_size,
-        augmentation,
-        window,
-        flip,
-        min_crop_area,
-        normalization,
-        shift_fraction,
-    )
-    if magnitude:
-        image = _random_augmented(image, magnitude, seed, normalization)
-    if augmentation == "pad_crop_flip_cutout":
-        side = round(image_size * CUTOUT_FRACTION)
+    image = _augmented(original, phase, window, flip, normalization)
+    if phase.random_augment:
+        image = _random_augmented(image, phase.random_augment, seed, normalization)
+    if phase.augmentation == "pad_crop_flip_cutout":
+        side = round(phase.image_size * CUTOUT_FRACTION)
         return _cutout(image, side, seed_for(seed, CUTOUT))
     return image
 
@@ -132,7 +110,7 @@ def eval_image(
             of the original image.
         crop: "crop_then_resize", or "resize_then_crop" as in February 2018: the shorter
             side is resized to `image_size / crop_fraction`, then the center is cropped.
-        normalization: The mean and standard deviation of the images.
+        normalization: What the values are normalized by.
     """
     if crop == "resize_then_crop":
         shorter_side = round(image_size / crop_fraction)
@@ -160,7 +138,7 @@ def five_crops(
         image_size: The height and width of each crop, in pixels.
         crop_fraction: The side of a crop as a fraction of the shorter side, which is
             resized to `image_size / crop_fraction`.
-        normalization: The mean and standard deviation of the images.
+        normalization: What the values are normalized by.
 
     Source: Krizhevsky et al. 2012, "ImageNet Classification with Deep Convolutional
     Neural Networks", section 4.1, who took the corners of the central square.
@@ -209,15 +187,11 @@ def _resize(
     image: tf.Tensor,
     size: tuple[tf.Tensor | int, tf.Tensor | int],
     flip: tf.Tensor,
-    normalization: Normalization = IMAGENET,
+    normalization: Normalization,
 ) -> tf.Tensor:
-    """Returns the image resized, optionally flipped, and normalized.
+    """Returns an image (`[height, width, 3]` uint8) resized, flipped, and normalized.
 
-    Args:
-        image: The image, `[height, width, 3]` uint8.
-        size: The height and width of the result, in pixels.
-        flip: Whether to flip the result horizontally, a bool scalar.
-        normalization: The mean and standard deviation of the images.
+    `size` is the height and width of the result; `flip` says whether it is flipped.
     """
     ops = native.ops()
     if ops is None:
@@ -232,25 +206,24 @@ def _on_bytes(values: tuple[float, ...]) -> list[float]:
 
 def _augmented(
     original: tf.Tensor,
-    image_size: int,
-    augmentation: str,
+    phase: Phase,
     window: tf.Tensor,
     flip: tf.Tensor,
-    min_crop_area: float,
     normalization: Normalization,
-    shift_fraction: float,
 ) -> tf.Tensor:
     """Returns the image of `train_image` before RandAugment and the cutout mask.
 
     `window` is the seed of the position.
     """
+    augmentation, image_size = phase.augmentation, phase.image_size
     size = image_size, image_size
     if augmentation == "random_resized_crop":
-        crop = _random_crop(original, window, min_crop_area)
+        crop = _random_crop(original, window, phase.min_crop_area)
         return _resize(crop, size, flip, normalization)
-    crop_settings = image_size, window, flip, min_crop_area, normalization
     if augmentation == "random_resized_crop_2018_02":
-        return _random_crop_2018_02(decoded(original), *crop_settings)
+        return _random_crop_2018_02(
+            decoded(original), phase, window, flip, normalization
+        )
     if augmentation == "random_crop":
         shorter_side = round(image_size / FALLBACK_CROP_FRACTION)
         image = _scale(decoded(original), shorter_side, flip, normalization)
@@ -258,7 +231,7 @@ def _augmented(
     image = _resize(decoded(original), size, tf.constant(False), normalization)
     if augmentation == "none":
         return image
-    shift = round(image_size * shift_fraction)
+    shift = round(image_size * phase.shift_fraction)
     is_flipped = augmentation.startswith("pad_crop_flip")
     mode = "REFLECT" if is_flipped else "CONSTANT"
     image = tf.pad(image, [[shift, shift], [shift, shift], [0, 0]], mode)
@@ -301,15 +274,15 @@ def _random_crop(
 
 def _random_crop_2018_02(
     original: tf.Tensor,
-    image_size: int,
+    phase: Phase,
     seed: tf.Tensor,
     flip: tf.Tensor,
-    min_crop_area: float,
     normalization: Normalization,
 ) -> tf.Tensor:
     """Returns a random crop of the original image, resized and normalized."""
+    image_size = phase.image_size
     shape = shape_of(original)
-    begin, size = _random_window(shape, seed, 1, min_crop_area)
+    begin, size = _random_window(shape, seed, 1, phase.min_crop_area)
 
     def center() -> tf.Tensor:
         image = _scale_and_crop(

@@ -212,13 +212,10 @@ def _grey(image: tf.Tensor) -> tf.Tensor:
 def _enhanced(
     image: tf.Tensor, degenerate: tf.Tensor, strength: tf.Tensor
 ) -> tf.Tensor:
-    """Returns the image with a stronger or weaker difference from another image.
+    """Returns the image with a stronger or weaker difference from a degenerate one.
 
-    Args:
-        image: The image, `[height, width, 3]` uint8.
-        degenerate: The image without the enhanced property, for example in grey;
-            float32, of a shape that broadcasts to the image's.
-        strength: The change of the difference, from -1 to 1; 0 changes nothing.
+    The latter is the image without the enhanced property, for example in grey; float32,
+    of a shape that broadcasts to the image's. A strength of 0 changes nothing.
     """
     factor = 1 + _MAX_CHANGE * strength
     return _to_bytes(degenerate + factor * (tf.cast(image, tf.float32) - degenerate))
@@ -235,12 +232,9 @@ Row = tuple[tf.Tensor | float, tf.Tensor | float, tf.Tensor | float]
 def _transformed(image: tf.Tensor, row_x: Row, row_y: Row) -> tf.Tensor:
     """Returns an affine transformation of the image by its nearest pixels.
 
-    Args:
-        image: The image, `[side, side, 3]` uint8.
-        row_x: The numbers (a, b, c): the pixel at (x, y) of the result is read at the
-            horizontal position a * x + b * y + c of the image. The center of the first
-            pixel is at (0.5, 0.5).
-        row_y: The same for the vertical position.
+    With (a, b, c) of `row_x`, the pixel at (x, y) of the result is read at the
+    horizontal position a * x + b * y + c of the image; `row_y` is the same for the
+    vertical one. The center of the first pixel is at (0.5, 0.5).
     """
     # The op's coordinates are the indices of the pixels.
     (a, b, c), (d, e, f) = row_x, row_y
