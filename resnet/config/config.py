@@ -262,17 +262,8 @@ class Config(TrainingSettings):
 
     def settings_at(self, step: int) -> StepSettings:
         """Returns the hyperparameters of one step of the run, from 0."""
-        phase = phases.at(self.phases, step)
-        return StepSettings(
-            learning_rate=phases.learning_rate(self.phases, step),
-            velocity_factor=phases.velocity_factor(
-                self.phases, step, self.learning_rate_in_velocity
-            ),
-            nesterov_momentum=phase.momentum,
-            weight_decay=phase.weight_decay,
-            ema_decay=self.ema_decay_at(step),
-            step=step,
-            decay_is_scaled=phase.layer_rates_scale_decay,
+        return phases.settings_of_step(
+            self.phases, step, self.learning_rate_in_velocity, self.ema_decay_at(step)
         )
 
     def ema_decay_at(self, step: int) -> float:

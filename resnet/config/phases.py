@@ -349,6 +349,25 @@ def velocity_factor(
     return phase.momentum * before / now if now else phase.momentum
 
 
+def settings_of_step(
+    phases: Sequence[Phase],
+    step: int,
+    learning_rate_in_velocity: bool,
+    ema_decay: float,
+) -> StepSettings:
+    """Returns the hyperparameters of one step of the run, from 0."""
+    phase = at(phases, step)
+    return StepSettings(
+        learning_rate=learning_rate(phases, step),
+        velocity_factor=velocity_factor(phases, step, learning_rate_in_velocity),
+        nesterov_momentum=phase.momentum,
+        weight_decay=phase.weight_decay,
+        ema_decay=ema_decay,
+        step=step,
+        decay_is_scaled=phase.layer_rates_scale_decay,
+    )
+
+
 def velocity_factor_of_part(
     settings: StepSettings, number: int, num_workers: int
 ) -> Any:
