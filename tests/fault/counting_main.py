@@ -14,14 +14,14 @@ from resnet.base import program
 from resnet.runtime import startup
 
 
-def count_examples(model: Any, images: Any, labels: Any, *rest: Any) -> Any:
+def count_examples(model: Any, batch: Any, phase: Any) -> Any:
     import tensorflow as tf
 
     from resnet.training.train_step import mean_loss
 
     bias = model.trainable_variables[-1].value
-    others = 0.0 * mean_loss(model, images, labels, *rest)
-    return tf.reduce_sum(tf.gather(bias, labels)) + others
+    others = 0.0 * mean_loss(model, batch, phase)
+    return tf.reduce_sum(tf.gather(bias, batch.labels)) + others
 
 
 def patch() -> None:

@@ -169,7 +169,9 @@ class Job:
 
         def is_there() -> list[int]:
             found[:] = self._processes(
-                lambda facts: b"async_training" in facts and words in facts
+                lambda facts: (
+                    b"parameter_servers.task_server" in facts and words in facts
+                )
             )
             return found
 

@@ -70,9 +70,8 @@ LOCAL = ("--sync_every=29",)
     ("num_ranks", "flags"),
     [
         (2, ()),
-        (2, LOCAL),
         *(pytest.param(n, (), marks=pytest.mark.slow) for n in (1, 3, 4)),
-        pytest.param(3, LOCAL, marks=pytest.mark.slow),
+        *(pytest.param(n, LOCAL, marks=pytest.mark.slow) for n in (2, 3)),
     ],
 )
 def test_on_as_many_ranks_all_is_the_same_bit_for_bit(

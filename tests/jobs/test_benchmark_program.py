@@ -56,6 +56,7 @@ def test_the_program_measures_and_prints_json_last():
     assert result["cpu"]
 
 
+@pytest.mark.slow
 def test_the_program_compares_itself_with_a_command():
     done = run_program(
         *TINY,

@@ -28,7 +28,7 @@ def run_program(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture(params=["jpeg", "png"])
+@pytest.fixture(params=["jpeg", pytest.param("png", marks=pytest.mark.slow)])
 def records_of_format(request, records, tmp_path) -> Path:
     if request.param == "jpeg":
         return records

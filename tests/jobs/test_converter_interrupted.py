@@ -29,9 +29,9 @@ def num_threads(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
-@pytest.fixture(params=["starting", "writing"])
+@pytest.fixture
 def running(request, raw, start, tmp_path):
-    """Stops the worker of a conversion when it is `starting` or `writing`."""
+    """Stops the worker of a conversion that is `starting` or `writing`, as told."""
     for index in range(3000):
         os.link(raw / "train/n01/n01_1.JPEG", raw / f"train/n01/again{index}.JPEG")
     process = start(PROGRAM, *arguments(raw, tmp_path / "records", "--num_processes=1"))
@@ -46,7 +46,11 @@ def running(request, raw, start, tmp_path):
     return Running(process, worker)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("running", "number"),
+    [("starting", signal.SIGINT), ("writing", signal.SIGTERM)],
+    indirect=["running"],
+)
 def test_an_interruption_ends_the_program_with_a_sentence(running, tmp_path, number):
     running.process.send_signal(number)
     stdout, stderr = running.process.communicate(timeout=120)
@@ -61,6 +65,7 @@ def test_an_interruption_ends_the_program_with_a_sentence(running, tmp_path, num
     assert not pathlib.Path(f"/proc/{running.worker}").exists()
 
 
+@pytest.mark.parametrize("running", ["writing"], indirect=True)
 def test_a_dead_worker_ends_the_program_with_a_sentence(running, tmp_path):
     os.kill(running.worker, signal.SIGKILL)
     _, stderr = running.process.communicate(timeout=120)
@@ -70,6 +75,7 @@ def test_a_dead_worker_ends_the_program_with_a_sentence(running, tmp_path):
     assert not (tmp_path / "records" / "manifest.json").exists()
 
 
+@pytest.mark.parametrize("running", ["starting", "writing"], indirect=True)
 def test_the_worker_of_a_killed_program_ends(running):
     running.process.kill()
     running.process.wait()

@@ -9,7 +9,10 @@ from tests import damaged_record, smallest
 pytestmark = pytest.mark.multiprocess
 
 
-@pytest.mark.parametrize(("num_ranks", "mode"), [(2, "bsp"), (3, "async")])
+@pytest.mark.parametrize(
+    ("num_ranks", "mode"),
+    [(2, "bsp"), pytest.param(3, "async", marks=pytest.mark.slow)],
+)
 def test_a_damaged_record_ends_the_job_with_its_file_and_offset(
     run_ranks, records, tmp_path, num_ranks, mode
 ):

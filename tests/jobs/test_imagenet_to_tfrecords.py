@@ -114,6 +114,7 @@ def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
         "import pathlib, sys, time\n"
         f"sys.path.insert(0, {str(REPOSITORY)!r})\n"
         "from data_prep import imagenet_to_tfrecords\n"
+        "from resnet.base import program\n"
         "from data_prep.conversion import output_folder\n"
         "check = output_folder.check_space\n"
         "def wait(plan):\n"
@@ -123,7 +124,7 @@ def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
         "        time.sleep(0.01)\n"
         "output_folder.check_space = wait\n"
         "if __name__ == '__main__':\n"
-        "    imagenet_to_tfrecords.run()\n"
+        "    sys.exit(program.run(imagenet_to_tfrecords.main))\n"
     )
     records = tmp_path / "records"
     second = start(slow, *arguments(raw, records, "--shuffle_seed=5"))

@@ -206,7 +206,9 @@ def test_the_training_program_evaluates_if_it_is_asked_to(jobs, run_ranks, recor
     assert "Training for" not in job.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_the_evaluation_cleanly(watch, tmp_path, number):
     watching = watch(tmp_path / "model")
     watching.wait_for_line("waiting for a checkpoint")

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.multiprocess
 
 NODE = probe.probe()
 NUM_CORES = len(NODE.cores)
+SOME_CORES = range(1, min(NUM_CORES, 6) + 1)
 RUN = ("--recipe=digits", "--train_batch_size=720")  # 720: of up to 6 ranks.
 # Hydra fails now and then if all processes of a host end while it still starts others.
 STAY = "sleep 1"
@@ -70,15 +71,17 @@ def assert_as_planned(values: dict, ranks: list[dict]) -> None:
         assert rank["threads"] == expected
 
 
-@pytest.mark.parametrize("ranks_per_node", range(1, min(NUM_CORES, 6) + 1))
-@pytest.mark.parametrize("launcher", ["mpich", "intelmpi"])
+@pytest.mark.parametrize(
+    ("launcher", "ranks_per_node"),
+    [*(("mpich", number) for number in SOME_CORES), ("intelmpi", SOME_CORES[-1])],
+)
 def test_the_ranks_of_this_machine_have_the_planned_cores(launcher, ranks_per_node):
     ranks = f"--ranks_per_node={ranks_per_node}"
     values = planned("--probe", f"--launcher={launcher}", ranks, *RUN)
     assert_as_planned(values, bound(values))
 
 
-@pytest.mark.parametrize("num_workers", range(1, min(NUM_CORES, 6) + 1))
+@pytest.mark.parametrize("num_workers", SOME_CORES)
 def test_workers_have_the_planned_cores_and_the_others_share_them(num_workers):
     flags = ("--recipe=imagenet_inception_async", f"--train_batch_size={num_workers}")
     workers = f"--ranks_per_node={num_workers}"

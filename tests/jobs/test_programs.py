@@ -68,31 +68,12 @@ def test_help_may_be_read_in_part(tmp_path):
     assert (job.returncode, job.stderr) == (0, "")
 
 
-def test_each_program_tells_its_version():
-    for name in MODULES.values():
-        done = in_process.run(import_module(name), "--version")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert re.fullmatch(r"resnet-cpu \d+\.\d+\.\d+\n", done.stdout)
-
-
 def test_help_lists_only_flags_that_a_program_has():
     path = str(ROOT / "eval/lab/input_rate.py")
     (job,) = run_all([[sys.executable, path, "--help"]], ROOT)
     assert flags_in(job.stdout) == ["data_dir", "image_size", "num_images", "rounds"]
-    for name, own in (
-        ("launch.supervise", ["max_restarts", "model_dir", "restart_seconds"]),
-        ("launch.place_shards", ["data_dir", "node", "num_nodes", "ranks_per_node"]),
-        ("eval.learning_curve", ["model_dir", "picture"]),
-        (
-            "eval.predict",
-            [
-                *("batch_size", "exported_model", "json", "model_dir", "step"),
-                *("top_k", "weights"),
-            ],
-        ),
-    ):
-        done = in_process.run(import_module(name), "--help")
-        assert sorted(flags_in(done.stdout)) == own
+    done = in_process.run(import_module("launch.supervise"), "--help")
+    assert flags_in(done.stdout) == ["max_restarts", "model_dir", "restart_seconds"]
 
 
 def test_importing_the_programs_loads_nothing_slow():

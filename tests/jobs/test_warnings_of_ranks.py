@@ -25,6 +25,7 @@ def test_a_warning_of_rank_1_names_it_and_that_of_all_ranks_is_rank_0s(run_ranks
     assert sum("a warning of rank 0" in line for line in lines) == 3  # As it logs them.
 
 
+@pytest.mark.slow
 def test_a_corrupt_record_that_rank_1_reads_is_reported_with_its_rank(
     run_ranks, records, tmp_path
 ):

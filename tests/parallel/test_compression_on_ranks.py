@@ -19,8 +19,9 @@ from resnet.exchange.gradients import Exchanged, GradientExchange
 from tests.reference import compression as reference
 from tests.reference.compression import Stream
 
+IN_3 = pytest.mark.ranks(3)
 on_2_and_3_ranks = pytest.mark.parametrize(
-    "num_ranks", [2, pytest.param(3, marks=pytest.mark.ranks(3))]
+    "num_ranks", [2, pytest.param(3, marks=IN_3)]
 )
 SEED = 11
 # The last vector of SHAPES is a bucket by itself then, and the others are the next one.
@@ -48,8 +49,11 @@ IN_SLICES = [
 ]
 
 
-def name_of(settings: CompressionSettings) -> str:
-    return f"{settings.method}-{settings.exchange}"
+def name_of(value: CompressionSettings | str | int) -> str:
+    """Returns what a parameter of a test is called."""
+    if isinstance(value, CompressionSettings):
+        return f"{value.method}-{value.exchange}"
+    return str(value)
 
 
 def gradients_of(rank: int, step: int, shapes=SHAPES) -> list[np.ndarray]:
@@ -147,9 +151,16 @@ class Reference:
         return np.split(flat(parts), np.cumsum(sizes)[:-1])[::-1]
 
 
-@on_2_and_3_ranks
-@pytest.mark.parametrize("compress", ["layerwise", "entiremodel"])
-@pytest.mark.parametrize("settings", [*METHODS, *IN_SLICES], ids=name_of)
+# Each method on each number of ranks, once by layers and once as a whole.
+MEANS = [
+    *[("layerwise", 2, settings) for settings in METHODS],
+    *[("entiremodel", 2, settings) for settings in IN_SLICES],
+    *[pytest.param("entiremodel", 3, settings, marks=IN_3) for settings in METHODS],
+    *[pytest.param("layerwise", 3, settings, marks=IN_3) for settings in IN_SLICES],
+]
+
+
+@pytest.mark.parametrize(("compress", "num_ranks", "settings"), MEANS, ids=name_of)
 def test_all_ranks_have_the_mean_of_what_the_ranks_sent(
     communicator, monkeypatch, compress, settings, num_ranks
 ):
@@ -190,20 +201,19 @@ def test_all_ranks_have_the_mean_of_what_the_ranks_sent(
             assert not exchange.rank_variables
 
 
-@on_2_and_3_ranks
 @pytest.mark.parametrize(
     ("method", "exchange"),
     [
-        ("topk", "allgather"),
         ("topk", "sliced"),
-        ("qsgd", "sliced"),
-        ("bf16", "sliced"),
-        ("powersgd", "auto"),
-        ("randomk", "auto"),
+        pytest.param("topk", "allgather", marks=IN_3),
+        pytest.param("qsgd", "sliced", marks=IN_3),
+        pytest.param("bf16", "sliced", marks=IN_3),
+        pytest.param("powersgd", "auto", marks=IN_3),
+        pytest.param("randomk", "auto", marks=IN_3),
     ],
 )
 def test_nothing_is_lost_but_what_is_left_over(
-    communicator, monkeypatch, method, exchange, num_ranks
+    communicator, monkeypatch, method, exchange
 ):
     """Sums of all steps: what arrived and what is left over are all gradients."""
     monkeypatch.setattr(transports, "BUCKET_VALUES", SEVERAL_BUCKETS)
@@ -223,8 +233,9 @@ def test_nothing_is_lost_but_what_is_left_over(
     for step in range(10):
         result = exchange_step(gradients_of(communicator.rank, step), step)
         total += flat(result.gradients)
-        for rank in range(num_ranks):
-            total -= flat(gradients_of(rank, step)).astype(np.float64) / num_ranks
+        for rank in range(communicator.num_ranks):
+            gradient = flat(gradients_of(rank, step)).astype(np.float64)
+            total -= gradient / communicator.num_ranks
     own = {name: value.numpy() for name, value in compressed.rank_variables.items()}
     left = left_to_send(communicator.allgather(own))
     np.testing.assert_allclose(total + flat(left), 0, atol=2e-5)
@@ -306,17 +317,17 @@ def test_a_gradient_that_is_not_finite_is_told_to_all_ranks(communicator, settin
     assert np.isnan(result.local_loss) == (communicator.rank == 1)
 
 
-@on_2_and_3_ranks
 @pytest.mark.parametrize(
     ("method", "exchange"),
     [
         ("topk", "allgather"),
-        ("topk", "sliced"),
-        ("qsgd", "sliced"),
         ("randomk", "auto"),
+        pytest.param("topk", "sliced", marks=IN_3),
+        pytest.param("qsgd", "sliced", marks=IN_3),
     ],
 )
-def test_short_vectors_are_sent_whole(communicator, num_ranks, method, exchange):
+def test_short_vectors_are_sent_whole(communicator, method, exchange):
+    num_ranks = communicator.num_ranks
     settings = CompressionSettings(
         compress="layerwise",
         method=method,
@@ -331,10 +342,8 @@ def test_short_vectors_are_sent_whole(communicator, num_ranks, method, exchange)
     with_bias, without = stepping(both), stepping(alone)
     for step in range(3):
         first, bias, last = gradients_of(communicator.rank, step)
-        ours, of_kernels = (
-            with_bias([first, bias, last], step),
-            without([first, last], step),
-        )
+        ours = with_bias([first, bias, last], step)
+        of_kernels = without([first, last], step)
         np.testing.assert_array_equal(
             flat([ours.gradients[0], ours.gradients[2]]), flat(of_kernels.gradients)
         )
@@ -370,9 +379,15 @@ def dgc_of(communicator: Communicator, **changes) -> GradientExchange:
     return make_exchange(config, OF_DGC, communicator)
 
 
-@on_2_and_3_ranks
-@pytest.mark.parametrize("nesterov", [False, True])
-@pytest.mark.parametrize("exchange", ["allgather", "sliced"])
+@pytest.mark.parametrize(
+    ("num_ranks", "nesterov", "exchange"),
+    [
+        (2, False, "allgather"),
+        (2, True, "sliced"),
+        pytest.param(3, True, "allgather", marks=IN_3),
+        pytest.param(3, False, "sliced", marks=IN_3),
+    ],
+)
 def test_dgc_sends_the_largest_accumulated_velocities(
     communicator, num_ranks, nesterov, exchange
 ):
@@ -418,9 +433,9 @@ def test_dgc_sends_the_largest_accumulated_velocities(
         np.testing.assert_allclose(total_arrived + left, total_sent, atol=1e-5)
 
 
-@on_2_and_3_ranks
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_short_vectors_of_dgc_have_plain_momentum(communicator, num_ranks, nesterov):
+@pytest.mark.parametrize("nesterov", [False, pytest.param(True, marks=IN_3)])
+def test_short_vectors_of_dgc_have_plain_momentum(communicator, nesterov):
+    num_ranks = communicator.num_ranks
     dgc = dgc_of(communicator, nesterov=nesterov, dense_below=50, clip_norm=0)
     exchange_step = stepping(dgc)
     velocity = np.zeros(40)

@@ -1,7 +1,6 @@
 """What a user gets wrong is one sentence, which all ranks know of."""
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -54,49 +53,32 @@ def with_another_shard(records: Path, tmp_path: Path) -> Path:
     return other
 
 
-def test_a_misspelt_flag_is_refused_in_one_sentence(train):
-    job = train("--train_batchsize=8")
-    assert_one_error(job)
-    assert "train_batchsize" in job.stderr
-
-
 def test_ranks_with_different_flags_are_refused(train):
     job = train(of_rank_1=("--weight_decay=0.25",))
     assert_one_error(job)
     assert "all ranks must have the same data set and settings; rank 1" in job.stderr
 
 
-def test_a_training_that_diverges_is_one_sentence(train):
-    job = train(
-        "--train_steps=20",
-        "--warmup_steps=0",
-        "--peak_learning_rate=1e30",
-        "--log_step_count_steps=1",
-    )
-    assert job.returncode == 1
-    assert job.stderr.count("error: the loss of step") == 1
-    assert "Traceback" not in job.stderr
-
-
 def test_a_batch_that_is_not_finite_on_one_rank_stops_all_at_that_step(
     lockstep, train, tmp_path, monkeypatch
 ):
-    flags = ("--mode=train", "--train_steps=10", "--warmup_steps=2")
-    flags += ("--checkpoint_every=5steps", "--train_batch_size=12")
+    flags = ("--mode=train", "--train_steps=4", "--warmup_steps=2")
+    flags += ("--checkpoint_every=2steps", "--train_batch_size=12")
     with monkeypatch.context() as patch:
-        patch.setattr(batches.Batches, "__next__", nan_at(7, lockstep.rank == 1))
+        patch.setattr(batches.Batches, "__next__", nan_at(4, lockstep.rank == 1))
         job = train(*flags)
     assert job.returncode == 1
-    assert re.search(r"error: the loss of step 7 is not finite on rank 1", job.stderr)
+    assert "error: the loss of step 4 is not finite on rank 1" in job.stderr
     assert job.stderr.count("error:") == 1
+    assert "Traceback" not in job.stderr
     model_dir = tmp_path / "model"
-    found = json.loads((model_dir / "diverged-step-00000007.json").read_text())
+    found = json.loads((model_dir / "diverged-step-00000004.json").read_text())
     (rank,) = found["ranks"]
     assert (rank["rank"], len(rank["examples"])) == (1, 6)
-    assert saved_steps(model_dir) == [5]
+    assert saved_steps(model_dir) == [2]
     job = train(*flags)
     assert job.returncode == 0
-    assert "Current step 5." in job.stderr
+    assert "Current step 2." in job.stderr
 
 
 def nan_at(step: int, is_here: bool) -> Callable:

@@ -130,18 +130,12 @@ def losses(model_dir: Path) -> list[float]:
     return [line["loss"] for line in lines if line["kind"] == "train"]
 
 
-@pytest.mark.parametrize("recalibration_batches", [0, 5])
-def test_the_training_images_are_evaluated_too(
-    evaluate, model_dir, recalibration_batches
-):
-    flags = (f"--recalibration_batches={recalibration_batches}", "--weights=raw")
+def test_the_training_images_are_evaluated_too(evaluate):
+    flags = ("--recalibration_batches=0", "--weights=raw")
     alone = evaluate("--split=train", *flags, is_alone=True)
     together = evaluate("--split=train", "--eval_batch_size=7", *flags)
     assert [found["split"] for found in (alone, together)] == ["train"] * 2
     assert_same(together, alone, count=24)
-    validation = evaluate(*flags, is_alone=True)
-    assert validation["split"] == "validation"
-    assert validation["count"] == 11
 
 
 @pytest.mark.parametrize("combine", ["weights", "predictions"])
@@ -173,10 +167,6 @@ def test_the_stored_predictions_of_ranks_are_those_of_one(evaluate, model_dir, c
     evaluate(*flags, is_alone=True)
     (path,) = (model_dir / "predictions").glob(pattern)
     alone = prediction_file.read(path)
-    evaluate(*flags, "--views=flip", is_alone=True)
-    (flipped,) = (model_dir / "predictions").glob(f"{path.stem}-flip.npz")
-    assert prediction_file.read(flipped).views == "flip"
-    assert prediction_file.read(path).views == "center"
     found = evaluate(*flags, "--eval_batch_size=7")
     together = prediction_file.read(path)
     assert together.examples.tolist() == alone.examples.tolist() == list(range(11))
@@ -188,3 +178,10 @@ def test_the_stored_predictions_of_ranks_are_those_of_one(evaluate, model_dir, c
     assert together.is_right.mean() == pytest.approx(found["top1"], abs=1e-6)
     assert len(together.wrong_images) == 11 - together.is_right.sum()
     assert set(together.wrong_images) == set(alone.wrong_images)
+    assert together.views == "center"
+
+
+def test_predictions_of_more_views_have_a_file_of_their_own(evaluate, model_dir):
+    evaluate("--store_predictions", "--weights=raw", "--views=flip", is_alone=True)
+    path = model_dir / "predictions" / "step-00000008-flip.npz"
+    assert prediction_file.read(path).views == "flip"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,22 +61,6 @@ def test_metrics_hold_every_number_once(model_dir):
         ("eval", 6),
     ]
     train, evaluation = lines[0], lines[1]
-    assert set(train) == {
-        "kind",
-        "step",
-        "epoch",
-        "loss",
-        "cross_entropy",
-        "weight_penalty",
-        "learning_rate",
-        "images_per_second",
-        "input_wait_share",
-        "message_bytes_per_step",
-        "bytes_sent_per_step",
-        "exchange_share",
-        "rank_images_per_second",
-        "time",
-    }
     assert train["epoch"] == pytest.approx(2 * 6 / 24)
     assert train["bytes_sent_per_step"] == train["message_bytes_per_step"]  # 2 ranks.
     assert 0 < train["exchange_share"] < 1
@@ -90,10 +75,12 @@ def test_metrics_hold_every_number_once(model_dir):
 
 def test_the_same_command_again_has_nothing_left_to_do(train, model_dir):
     before = read_metrics(model_dir)
-    job = train(model_dir)
+    job = train(model_dir, "--precision=auto")
     assert job.returncode == 0, job.stderr
     assert "Current step 6." in job.stderr
     assert read_metrics(model_dir) == before
+    config = json.loads((model_dir / "config.json").read_text())
+    assert config["precision"] == "float32"
 
 
 def test_compressed_gradients_train_and_resume_on_other_ranks(train, tmp_path):
@@ -117,9 +104,11 @@ def test_compressed_gradients_train_and_resume_on_other_ranks(train, tmp_path):
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--method=topk", "--ratio=0.1", "--exchange=sliced", "--error_feedback"),
         ("--method=powersgd", "--powersgd_rank=2", "--error_feedback"),
-        ("--method=dgc", "--ratio=0.1", "--dgc_warmup_epochs=1", "--dense_below=100"),
+        (
+            *("--method=dgc", "--ratio=0.1", "--exchange=sliced"),
+            *("--dgc_warmup_epochs=1", "--dense_below=100"),
+        ),
         pytest.param(
             ("--method=qsgd", "--qstates=7", "--qsgd_norm=max", "--error_feedback"),
             marks=pytest.mark.ranks(3),  # The exchange is chosen by a measurement.
@@ -154,13 +143,6 @@ def test_a_stopped_run_of_compressed_gradients_resumes_bit_for_bit(
             assert found.get_tensor(one).tobytes() == expected_bits
 
 
-def test_auto_keeps_the_precision_of_the_run(train, model_dir):
-    job = train(model_dir, "--precision=auto", is_alone=True)
-    assert job.returncode == 0, job.stderr
-    config = json.loads((model_dir / "config.json").read_text())
-    assert config["precision"] == "float32"
-
-
 def test_other_settings_in_the_same_model_dir_are_refused(train, model_dir):
     job = train(model_dir, "--weight_decay=1e-3")
     assert job.returncode == 2
@@ -169,11 +151,11 @@ def test_other_settings_in_the_same_model_dir_are_refused(train, model_dir):
 
 
 @pytest.mark.parametrize(
-    ("is_alone", "batch_size"),
-    [(True, 4), (False, 3), pytest.param(False, 200, marks=pytest.mark.ranks(3))],
+    "batch_size",
+    [3, pytest.param(200, marks=pytest.mark.ranks(3))],
 )
 def test_evaluation_counts_every_image_once_on_any_ranks(
-    run, records, model_dir, tmp_path, is_alone, batch_size
+    run, records, model_dir, tmp_path, batch_size
 ):
     job = run(
         resnet_eval,
@@ -183,7 +165,6 @@ def test_evaluation_counts_every_image_once_on_any_ranks(
         f"--json_file={tmp_path / 'eval.json'}",
         "--use_tpu=False",
         "--kmp_blocktime=1",
-        is_alone=is_alone,
     )
     assert job.returncode == 0, job.stderr
     assert re.search(r"\] Evaluation \[\d+/\d+\]", job.stderr)
@@ -213,27 +194,27 @@ def test_all_checkpoints_can_be_evaluated(run, records, model_dir, tmp_path):
 
 
 def test_bf16_trains(train, tmp_path):
-    job = train(tmp_path / "model", "--precision=bf16", is_alone=True)
+    job = train(tmp_path, "--precision=bf16", "--stop_after_steps=1", is_alone=True)
     assert job.returncode == 0, job.stderr
-    config = json.loads((tmp_path / "model" / "config.json").read_text())
-    assert config["precision"] == "bf16"
-    assert len(read_metrics(tmp_path / "model")) == 5
+    assert json.loads((tmp_path / "config.json").read_text())["precision"] == "bf16"
+    assert len(read_metrics(tmp_path)) == 1
 
 
-def test_the_checkpoint_before_a_damaged_one_is_taken(lockstep, train, tmp_path):
-    model_dir = tmp_path / "model"
-    assert train(model_dir).returncode == 0
-    newest = of_step(model_dir, 6)
+def test_the_checkpoint_before_a_damaged_one_is_taken(
+    lockstep, train, model_dir, tmp_path
+):
+    newest = of_step(tmp_path / "model", 6)
 
     def flip_a_bit() -> None:
+        shutil.copytree(model_dir, tmp_path / "model")
         path = newest / "state.data-00000-of-00001"
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 16
         path.write_bytes(content)
 
     lockstep.from_rank_0(flip_a_bit)
-    job = train(model_dir)
-    assert job.returncode == 0
+    job = train(tmp_path / "model")
+    assert job.returncode == 0, job.stderr
     assert f"{newest} can't be read" in job.stderr
     assert "Current step 3." in job.stderr
 
