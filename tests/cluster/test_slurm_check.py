@@ -6,13 +6,11 @@ import sys
 
 import pytest
 
-from launch import probe
 from tests.cluster.conftest import WITHOUT_LIBRARIES
 from tests.jobs.test_plan_check import assert_only_load, found
 
 pytestmark = pytest.mark.cluster
 
-NUM_CORES = len(probe.probe().cores)
 RUN = ("--probe", "--check", "--recipe=digits", "--train_batch_size=12")
 SLURM = ("--launcher=slurm", "--srun_mpi=pmi2")
 # The planner, with as much time for hosts and ranks as a starved machine may need.
@@ -37,24 +35,13 @@ def checked(
     return slurm.run(*salloc, env=environment)
 
 
-def test_a_node_and_its_ranks_are_checked(slurm, records):
-    num_ranks = min(NUM_CORES, 2)
-    ranks = f"--ranks_per_node={num_ranks}"
-    done = checked(slurm, 1, ranks, f"--data_dir={records}")
-    assert_only_load(done)
-    rows = found(done)
-    assert rows["hosts"] == ("ok", "1 of 1 answered: here")
-    assert rows["data"][1].startswith("the same manifest, SHA-256 ")
-    bound = f"{num_ranks} of {num_ranks} ranks on their planned cores: "
-    assert rows["binding"][1].startswith(bound)
-    assert rows["transport"] == ("-", "one host: shared memory")
-
-
-def test_two_nodes_and_the_network_between_them_are_checked(slurm):
-    done = checked(slurm, 2, "--ranks_per_node=1", UCX_TLS="tcp,self")
+def test_two_nodes_and_the_network_between_them_are_checked(slurm, records):
+    flags = ("--ranks_per_node=1", f"--data_dir={records}")
+    done = checked(slurm, 2, *flags, UCX_TLS="tcp,self")
     assert_only_load(done)
     rows = found(done)
     assert rows["hosts"] == ("ok", "2 of 2 answered: here, there")
+    assert rows["data"][1].startswith("the same manifest, SHA-256 ")
     assert rows["binding"][1].startswith("2 of 2 ranks on their planned cores: ")
     assert re.match(r"[\d.e+-]+ Gbit/s each way, \d+ us$", rows["network"][1])
     assert rows["transport"][1].startswith("TCP by ")

@@ -40,6 +40,25 @@ def assert_resumes(start, model_dir) -> None:
     assert job.leftovers() == []
 
 
+@pytest.fixture
+def fails(outcome):
+    """Returns `fails(job, fault, seconds)`: how a job ends, soon and not with 0."""
+
+    def fails(job, fault: str, seconds: float) -> int:
+        code = job.end(seconds)
+        outcome(fault, job, code)
+        assert code != 0
+        return code
+
+    return fails
+
+
+def wait_for_fault(job, step: int) -> None:
+    """Waits for the step before a fault; the clock to the job's end begins."""
+    job.wait_for_step(step)
+    job.faulted_at = time.monotonic()
+
+
 def assert_nothing_is_left(job, model_dir, hydra_is_cut_off=False) -> None:
     assert job.leftovers(hydra_is_cut_off=hydra_is_cut_off) == []
     hidden = [path.name for path in model_dir.rglob(".*")]
@@ -49,13 +68,11 @@ def assert_nothing_is_left(job, model_dir, hydra_is_cut_off=False) -> None:
 @pytest.mark.parametrize(
     "rank", [1, pytest.param(0, marks=pytest.mark.slow)], ids=["rank 1", "rank 0"]
 )
-def test_a_rank_that_is_killed_in_a_step_is_named(start, model_dir, outcome, rank):
+def test_a_rank_that_is_killed_in_a_step_is_named(start, model_dir, fails, rank):
     job = start()
     job.wait_for_step(7)
     job.kill(rank)
-    code = job.end(DEATH_SECONDS)
-    outcome(f"kill -9 of rank {rank} between steps", job, code)
-    assert code != 0
+    fails(job, f"kill -9 of rank {rank} between steps", DEATH_SECONDS)
     sentence = rf"error: rank {rank} on \S+ has died while .* step \d+: it was killed"
     assert re.search(sentence, job.output), job.output
     assert job.output.count("error: rank") == 1
@@ -67,13 +84,11 @@ def test_a_rank_that_is_killed_in_a_step_is_named(start, model_dir, outcome, ran
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_is_killed_before_the_first_step(start, model_dir, outcome, rank):
+def test_a_rank_that_is_killed_before_the_first_step(start, model_dir, fails, rank):
     job = start()
     job.wait_until(lambda: (model_dir / "lock").exists())
     job.kill(rank)
-    code = job.end(DEATH_SECONDS)
-    outcome(f"kill -9 of rank {rank} before the first step", job, code)
-    assert code != 0
+    fails(job, f"kill -9 of rank {rank} before the first step", DEATH_SECONDS)
     assert f"error: rank {rank} on" in job.output
     assert_nothing_is_left(job, model_dir)
     assert_resumes(start, model_dir)
@@ -82,16 +97,14 @@ def test_a_rank_that_is_killed_before_the_first_step(start, model_dir, outcome, 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_while_gradients_are_added_up(
-    start, model_dir, outcome, rank
+    start, model_dir, fails, rank
 ):
     job = start("--stall_seconds=60")
     job.wait_for_step(7)
     job.kill(1 - rank, signal.SIGSTOP)  # The rank now waits for this one's gradients.
     time.sleep(1)
     job.kill(rank)
-    code = job.end(DEATH_SECONDS)
-    outcome(f"kill -9 of rank {rank} in an all-reduce", job, code)
-    assert code != 0
+    fails(job, f"kill -9 of rank {rank} in an all-reduce", DEATH_SECONDS)
     assert f"error: rank {rank} on" in job.output
     assert_nothing_is_left(job, model_dir)
     assert_resumes(start, model_dir)
@@ -100,16 +113,14 @@ def test_a_rank_that_is_killed_while_gradients_are_added_up(
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_while_a_checkpoint_is_saved(
-    start, model_dir, outcome, rank
+    start, model_dir, fails, rank
 ):
     job = start(LARGE_CHECKPOINTS)
     job.wait_for_step(3)
     folder = model_dir / "checkpoints"
     job.wait_until(lambda: list(folder.glob(".step-*.unfinished/state*")), 0.0005)
     job.kill(rank)
-    code = job.end(DEATH_SECONDS)
-    outcome(f"kill -9 of rank {rank} while rank 0 saves", job, code)
-    assert code != 0
+    fails(job, f"kill -9 of rank {rank} while rank 0 saves", DEATH_SECONDS)
     assert job.leftovers() == []
     assert_resumes(functools.partial(start, LARGE_CHECKPOINTS), model_dir)
     assert not list(folder.glob(".*"))
@@ -118,7 +129,7 @@ def test_a_rank_that_is_killed_while_a_checkpoint_is_saved(
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_while_a_checkpoint_is_loaded(
-    start, model_dir, outcome, rank
+    start, model_dir, fails, rank
 ):
     start = functools.partial(start, LARGE_CHECKPOINTS)
     first = start()
@@ -138,9 +149,7 @@ def test_a_rank_that_is_killed_while_a_checkpoint_is_loaded(
 
     job.wait_until(is_loading, 0.0002)
     job.kill(rank)
-    code = job.end(DEATH_SECONDS)
-    outcome(f"kill -9 of rank {rank} while a checkpoint is loaded", job, code)
-    assert code != 0
+    fails(job, f"kill -9 of rank {rank} while a checkpoint is loaded", DEATH_SECONDS)
     assert_nothing_is_left(job, model_dir)
     assert saved_steps(model_dir) == saved
     assert_resumes(start, model_dir)
@@ -153,15 +162,13 @@ def _open_files(pid: int) -> list:
 @pytest.mark.parametrize(
     "rank", [1, pytest.param(0, marks=pytest.mark.slow)], ids=["rank 1", "rank 0"]
 )
-def test_a_stopped_rank_ends_the_job_after_the_set_time(
-    start, model_dir, outcome, rank
-):
+def test_a_stopped_rank_ends_the_job_after_the_set_time(start, model_dir, fails, rank):
     job = start()
     job.wait_for_step(7)
     job.kill(rank, signal.SIGSTOP)
-    code = job.end(STALL_AND_MORE)
-    outcome(f"SIGSTOP of rank {rank} (stall_seconds {STALL_SECONDS})", job, code)
-    assert code != 0
+    fails(
+        job, f"SIGSTOP of rank {rank} (stall_seconds {STALL_SECONDS})", STALL_AND_MORE
+    )
     assert job.ended_after >= STALL_SECONDS - 1  # From the beginning of the step.
     assert re.search(
         rf"error: rank {rank} on \S+ was stopped by a signal \d+ s ago", job.output
@@ -184,14 +191,11 @@ def test_a_rank_that_is_stopped_for_a_moment_continues(start, outcome):
 @pytest.mark.slow  # make test has one in tests/jobs/test_errors_on_ranks.py.
 @pytest.mark.parametrize("rank", [1, 0], ids=["rank 1", "rank 0"])
 def test_an_exception_of_one_rank_is_the_last_thing_that_is_said(
-    start, model_dir, outcome, rank
+    start, model_dir, fails, rank
 ):
     job = start(fault=("bug", str(rank), "7"))
-    job.wait_for_step(6)
-    job.faulted_at = time.monotonic()
-    code = job.end(DEATH_SECONDS)
-    outcome(f"exception on rank {rank}", job, code)
-    assert code == 1
+    wait_for_fault(job, 6)
+    assert fails(job, f"exception on rank {rank}", DEATH_SECONDS) == 1
     assert job.output.count("Traceback") == 1
     ours = job.output[job.output.index("Traceback") :]
     assert "IndexError: a bug of this rank" in ours
@@ -202,13 +206,10 @@ def test_an_exception_of_one_rank_is_the_last_thing_that_is_said(
 
 
 @pytest.mark.slow
-def test_a_rank_out_of_memory_is_named(start, model_dir, outcome):
+def test_a_rank_out_of_memory_is_named(start, model_dir, fails):
     job = start(fault=("memory", "1", "7"))
-    job.wait_for_step(6)
-    job.faulted_at = time.monotonic()
-    code = job.end(DEATH_SECONDS)
-    outcome("MemoryError on rank 1", job, code)
-    assert code == 1
+    wait_for_fault(job, 6)
+    assert fails(job, "MemoryError on rank 1", DEATH_SECONDS) == 1
     assert "MemoryError" in job.output
     assert "rank 1 on" in job.output
     assert_nothing_is_left(job, model_dir, hydra_is_cut_off=True)
@@ -217,16 +218,13 @@ def test_a_rank_out_of_memory_is_named(start, model_dir, outcome):
 @pytest.mark.root
 @pytest.mark.slow
 def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_named(
-    start, model_dir, outcome, little_memory
+    start, model_dir, fails, little_memory
 ):
     # At its limit a process is slow for a while before the kernel kills it.
     job = start("--stall_seconds=60", fault=("eat", "1", "7"))
     little_memory(job.pid(1))
-    job.wait_for_step(6)
-    job.faulted_at = time.monotonic()
-    code = job.end(DEATH_SECONDS + 60)
-    outcome("rank 1 killed by the kernel, out of memory", job, code)
-    assert code != 0
+    wait_for_fault(job, 6)
+    fails(job, "rank 1 killed by the kernel, out of memory", DEATH_SECONDS + 60)
     assert re.search(
         r"error: rank 1 on \S+ has died while .*: the kernel of this host ran out of"
         " memory and killed it",
@@ -255,13 +253,10 @@ def little_memory():
 
 
 @pytest.mark.slow
-def test_a_rank_that_hangs_is_named_with_what_it_does(start, model_dir, outcome):
+def test_a_rank_that_hangs_is_named_with_what_it_does(start, model_dir, fails):
     job = start(fault=("hang", "1", "7"))
-    job.wait_for_step(6)
-    job.faulted_at = time.monotonic()
-    code = job.end(STALL_AND_MORE)
-    outcome(f"rank 1 hangs (stall_seconds {STALL_SECONDS})", job, code)
-    assert code != 0
+    wait_for_fault(job, 6)
+    fails(job, f"rank 1 hangs (stall_seconds {STALL_SECONDS})", STALL_AND_MORE)
     assert re.search(
         r"error: rank 1 on \S+ has been reading the batch of step 7 for", job.output
     )
@@ -271,8 +266,7 @@ def test_a_rank_that_hangs_is_named_with_what_it_does(start, model_dir, outcome)
 @pytest.mark.slow
 def test_a_rank_that_ends_without_a_word_is_named(start, model_dir, outcome):
     job = start(fault=("exit", "1", "7"))
-    job.wait_for_step(6)
-    job.faulted_at = time.monotonic()
+    wait_for_fault(job, 6)
     code = job.end(DEATH_SECONDS)
     outcome("rank 1 exits with 0", job, code)
     assert "error: rank 1 on" in job.output
@@ -280,13 +274,10 @@ def test_a_rank_that_ends_without_a_word_is_named(start, model_dir, outcome):
 
 
 @pytest.mark.slow  # make test has it in tests/parallel/test_errors_on_ranks.py.
-def test_a_loss_that_is_no_number_stops_all_at_that_step(start, model_dir, outcome):
+def test_a_loss_that_is_no_number_stops_all_at_that_step(start, model_dir, fails):
     job = start(fault=("nan", "1", "7"))
-    job.wait_for_step(6)
-    job.faulted_at = time.monotonic()
-    code = job.end(DEATH_SECONDS)
-    outcome("NaN on rank 1", job, code)
-    assert code == 1
+    wait_for_fault(job, 6)
+    assert fails(job, "NaN on rank 1", DEATH_SECONDS) == 1
     assert re.search(r"error: the loss of step 7 is not finite on rank 1", job.output)
     assert job.output.count("error:") == 1
     found = json.loads((model_dir / "diverged-step-00000007.json").read_text())
@@ -298,13 +289,10 @@ def test_a_loss_that_is_no_number_stops_all_at_that_step(start, model_dir, outco
 
 
 @pytest.mark.slow
-def test_weights_that_drift_name_their_rank(start, model_dir, outcome):
+def test_weights_that_drift_name_their_rank(start, model_dir, fails):
     job = start("--checkpoint_every=4steps", fault=("drift", "1", "7"), num_ranks=3)
-    job.wait_for_step(7)
-    job.faulted_at = time.monotonic()
-    code = job.end(DEATH_SECONDS)
-    outcome("weights of rank 1 drift", job, code)
-    assert code == 1
+    wait_for_fault(job, 7)
+    assert fails(job, "weights of rank 1 drift", DEATH_SECONDS) == 1
     assert "the weights after step 8 must be the same on all ranks; rank 1" in (
         job.output
     )

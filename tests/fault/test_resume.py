@@ -1,7 +1,6 @@
 """A resumed run is bit for bit the run that was interrupted."""
 
 import json
-import shutil
 import signal
 
 import numpy as np
@@ -111,37 +110,25 @@ def test_on_other_ranks_the_batches_are_the_same(
             assert distance < 0.2 * np.linalg.norm(expected[name]), name
 
 
-DAMAGE = {
-    "a flipped bit": lambda folder: _flip(folder / "state.data-00000-of-00001"),
-    "a truncated file": lambda folder: (folder / "state.index").write_bytes(b""),
-    "an index without data": lambda folder: (
-        folder / "state.data-00000-of-00001"
-    ).unlink(),
-    "an empty folder": lambda folder: [file.unlink() for file in folder.iterdir()],
-}
-
-
-def _flip(path) -> None:
+def _flip_a_bit(path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 16
     path.write_bytes(data)
 
 
 @pytest.mark.slow  # make test has it in tests/parallel/test_main_on_ranks.py.
-@pytest.mark.parametrize("what", DAMAGE)
-def test_the_checkpoint_before_a_damaged_one_is_taken(start, model_dir, outcome, what):
+def test_the_checkpoint_before_a_damaged_one_is_taken(start, model_dir, outcome):
     job = start("--checkpoint_every=4steps")
     job.wait_until(lambda: len(saved_steps(model_dir)) >= 2)
     job.signal_mpirun(signal.SIGTERM)
     assert job.end(30) == REQUEUE_EXIT_CODE
     *_, before, newest = saved_steps(model_dir)
-    DAMAGE[what](of_step(model_dir, newest))
+    _flip_a_bit(of_step(model_dir, newest) / "state.data-00000-of-00001")
     job = start("--checkpoint_every=4steps")
     job.wait_for_step(before + 1)
     assert f"Current step {before}." in job.output
     assert f"{of_step(model_dir, newest)} can't be read" in job.output
     job.signal_mpirun(signal.SIGTERM)
     code = job.end(30)
-    outcome(f"newest checkpoint with {what}", job, code)
+    outcome("newest checkpoint with a flipped bit", job, code)
     assert code == REQUEUE_EXIT_CODE
-    shutil.rmtree(model_dir)

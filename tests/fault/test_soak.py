@@ -3,8 +3,6 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 
 from resnet.checkpoint import tensors
 from resnet.checkpoint.step_dirs import saved_steps
-from tests.fault.job import REPOSITORY
+from tests import tiny_set
 from tests.fault.test_resume import read_order
 
 pytestmark = [
@@ -40,17 +38,8 @@ FLAGS = (
 @pytest.fixture
 def records(tmp_path):
     """The digits of the demo."""
-    images, records = tmp_path / "images", tmp_path / "records"
-    for program, *flags in (
-        ("data_prep/digits.py", f"--digits_dir={images}"),
-        (
-            "data_prep/imagenet_to_tfrecords.py",
-            f"--raw_data_dir={images}",
-            f"--local_scratch_dir={records}",
-        ),
-    ):
-        subprocess.run([sys.executable, REPOSITORY / program, *flags], check=True)
-    return records
+    tiny_set.make_digits(tmp_path)
+    return tmp_path / "records"
 
 
 def test_fifty_kills_change_nothing_but_the_time(start, model_dir, tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -69,14 +68,6 @@ def test_no_rank_left_for_a_worker_is_refused(run_ranks, records, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
-def convert_digits(folder):
-    """Converts scikit-learn's digits: 1,437 and 360 images."""
-    program = tiny_set.REPOSITORY / "data_prep" / "digits.py"
-    raw = folder / "raw"
-    subprocess.run([sys.executable, program, f"--digits_dir={raw}"], check=True)
-    tiny_set.convert(raw, folder / "records")
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
@@ -87,7 +78,7 @@ def test_both_modes_learn_the_digits(
     run_ranks, tmp_path, tmp_path_factory, recipe, mode, num_ranks
 ):
     """Not of digits_mlp in async: its constant rate is too high for stale gradients."""
-    records = made_once(tmp_path_factory, "digits", convert_digits) / "records"
+    records = made_once(tmp_path_factory, "digits", tiny_set.make_digits) / "records"
     job = run_ranks(
         num_ranks,
         "resnet/resnet_main.py",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import tiny_set
 from tests.jobs import page_programs
 from tests.made_once import made_once
 
@@ -95,25 +96,9 @@ class Site:
         )
 
 
-def make_digits(folder: Path) -> None:
-    """Writes the digits of the demo as records."""
-    images, records = f"{folder}/images", f"{folder}/records"
-    for words in (
-        ["digits.py", f"--digits_dir={images}"],
-        [
-            "imagenet_to_tfrecords.py",
-            f"--raw_data_dir={images}",
-            f"--local_scratch_dir={records}",
-        ],
-    ):
-        program = REPOSITORY / "data_prep" / words[0]
-        run = subprocess.run([sys.executable, program, *words[1:]], capture_output=True)
-        assert run.returncode == 0, run.stderr
-
-
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory) -> Path:
-    return made_once(tmp_path_factory, "digits", make_digits) / "records"
+    return made_once(tmp_path_factory, "digits", tiny_set.make_digits) / "records"
 
 
 @pytest.fixture
@@ -157,49 +142,12 @@ def test_the_trainings_of_a_page_train(site, page):
     assert metrics or page in ("slurm", "offline")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "sbatch README.md",
-        "srun --mpi=pmi3 --ntasks=1 true",
-        "squeue --mine",
-        "ssh -o BatchMode=yes node3 true",
-        "ssh -o Batch=yes node1 true",
-        "rsync --arch hosts node1:/tmp/hosts",
-        "rsync nothing node1:/tmp/nothing",
-        "make everything",
-        "docker build --file install/container/Dockerfile --tag resnet-cpu docs",
-        "docker run --ipc=private resnet-cpu true",
-        "apptainer exec nothing.sif true",
-        "apptainer build one.sif README.md",
-        "mpirun -n 2 --bind-to none true",
-        "python resnet/resnet_main.py --recipe=digits --no_such_flag=1",
-    ],
-)
-def test_the_stand_ins_refuse_what_the_programs_would(site, line):
-    done = site.run(line, trains=False)
-    assert done.returncode in (1, 2), done.stdout
-
-
-def test_a_batch_file_with_an_unknown_directive_is_refused(site):
-    text = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --ntask-per-node=2\n"
-    (site.clone / "job.slurm").write_text(text)
-    done = site.run("sbatch job.slurm", trains=False)
-    assert done.returncode == 1
-    assert "unrecognized option '--ntask-per-node=2'" in done.stderr
-
-
 @pytest.mark.parametrize("page", PAGES)
-def test_no_command_of_a_page_is_left_out(page):
+def test_no_command_of_a_page_is_left_out_which_the_readme_links(page):
     """Blocks that `commands` leaves out show files, and there is no other kind."""
+    assert f"](docs/{page}.md)" in (REPOSITORY / "README.md").read_text()
     text = (REPOSITORY / "docs" / f"{page}.md").read_text()
     assert "~~~" not in text
     assert "\t" not in text
     for block in re.findall(r"^ *```.*\n((?:.*\n)*?) *```", text, re.M):
         assert block == HOSTS
-
-
-def test_every_page_is_linked_from_the_readme():
-    text = (REPOSITORY / "README.md").read_text()
-    for page in PAGES:
-        assert f"](docs/{page}.md)" in text

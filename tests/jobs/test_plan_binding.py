@@ -168,27 +168,16 @@ def test_horovods_thread_is_on_the_core_that_is_left_for_it(tmp_path):
         assert rank["others"] == [[cpu]]
 
 
-@pytest.mark.parametrize("launcher", ["mpich", "intelmpi", "lsf", "pbs"])
-def test_hydra_starts_all_ranks_of_a_cluster(launcher, tmp_path):
+@pytest.mark.parametrize("launcher", ["mpich", "intelmpi"])
+def test_hydra_starts_all_ranks_of_a_cluster(launcher):
     """Here all ranks are on one machine, so there are few, and the program is small."""
     nodes = ("--num_nodes=16", "--sockets=2", "--cores_per_socket=24")
     flags = ("--recipe=imagenette", "--train_batch_size=256")
     values = planned(*nodes, *flags, f"--launcher={launcher}")
     words = values["command"]
-    words[words.index("python") :] = [
-        "sh",
-        "-c",
-        f"echo $PMI_RANK of $PMI_SIZE; {STAY}",
-    ]
-    file = tmp_path / "nodes"
-    file.write_text("a\n" * 32)
-    blaunch = tmp_path / "blaunch"
-    blaunch.write_text(BLAUNCH)
-    blaunch.chmod(0o755)
-    path = f"{tmp_path}:{MPIRUN.parent}:{os.environ['PATH']}"
-    job = {"PBS_NODEFILE": str(file), "LSB_MCPU_HOSTS": "a 32"}
-    done = launch(words, PATH=path, LSF_BINDIR=str(tmp_path), **job)
-    lines = sorted(done.stdout.splitlines())
+    text = f"echo $PMI_RANK of $PMI_SIZE; {STAY}"
+    words[words.index("python") :] = ["sh", "-c", text]
+    lines = sorted(launch(words).stdout.splitlines())
     assert lines == sorted(f"{rank} of 32" for rank in range(32)), shlex.join(words)
 
 
@@ -198,11 +187,8 @@ def test_servers_and_workers_go_round_the_hosts(tmp_path):
     nodes = (f"--hosts={hosts}", "--sockets=2", "--cores_per_socket=8")
     flags = ("--recipe=imagenet_inception_async", "--train_batch_size=96")
     words = planned(*nodes, *flags, "--job=parameter_server")["command"]
-    words[words.index("python") :] = [
-        "sh",
-        "-c",
-        f"echo $PMI_RANK $PMI_HOSTNAME; {STAY}",
-    ]
+    text = f"echo $PMI_RANK $PMI_HOSTNAME; {STAY}"
+    words[words.index("python") :] = ["sh", "-c", text]
     lines = sorted(
         launch(words).stdout.splitlines(), key=lambda line: int(line.split()[0])
     )

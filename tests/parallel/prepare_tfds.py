@@ -1,19 +1,17 @@
 """A program of the tests: has TensorFlow Datasets prepare a tiny set of images.
 
-prepare_tfds.py RAW DATA_DIR FORMAT
+prepare_tfds.py RAW DATA_DIR
 
-RAW holds train/<class>/* and validation/<class>/*; FORMAT is jpeg or png. The set
-becomes DATA_DIR/tiny_pictures/1.0.0.
+RAW holds train/<class>/* and validation/<class>/*, as JPEG. The set becomes
+DATA_DIR/tiny_pictures/1.0.0.
 """
 
 import sys
 from pathlib import Path
 
-import numpy as np
 import tensorflow_datasets as tfds
-from PIL import Image
 
-RAW, DATA_DIR, FORMAT = sys.argv[1:]
+RAW, DATA_DIR = sys.argv[1:]
 CLASSES = sorted(folder.name for folder in (Path(RAW) / "train").iterdir())
 
 
@@ -27,7 +25,7 @@ class TinyPictures(tfds.core.GeneratorBasedBuilder):
         return self.dataset_info_from_configs(
             features=tfds.features.FeaturesDict(
                 {
-                    "image": tfds.features.Image(encoding_format=FORMAT),
+                    "image": tfds.features.Image(encoding_format="jpeg"),
                     "label": tfds.features.ClassLabel(names=CLASSES),
                     "file_name": tfds.features.Text(),
                 }
@@ -44,9 +42,7 @@ class TinyPictures(tfds.core.GeneratorBasedBuilder):
             yield (
                 str(path),
                 {
-                    "image": str(path)
-                    if FORMAT == "jpeg"
-                    else np.asarray(Image.open(path)),
+                    "image": str(path),
                     "label": path.parent.name,
                     "file_name": path.name,
                 },
