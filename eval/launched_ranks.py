@@ -31,11 +31,9 @@ from resnet.config.command_line import JobSettings
 from resnet.distributed import links
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import host
+from resnet.hardware.launchers import LAUNCHERS
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import program, startup
-
-# The variables in which launchers pass the name by which they know the host.
-_HOST_VARIABLES = ("PMI_HOSTNAME", "SLURMD_NODENAME")
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ def report(
 
 def host_name() -> str:
     """Returns the name by which the launcher knows this host, or else its own."""
-    names = [os.environ.get(name) for name in _HOST_VARIABLES]
+    names = [os.environ.get(row.host_variable) for row in LAUNCHERS.values()]
     return next(filter(None, names), platform.node())
 
 

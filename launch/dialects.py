@@ -1,5 +1,7 @@
 """Launchers and schedulers: how each is spoken to, as one row of `DIALECTS`.
 
+What the ranks know of a launcher is its row in `resnet/hardware/launchers.py`.
+
 Options and lines are templates: `{name}` stands for one of the values of `_values`, and
 a template with a value of None is left out. What looks otherwise is the shell's.
 """
@@ -49,6 +51,8 @@ class Dialect:
     host_command: Sequence[str]  # That runs a program once, on `{host}`.
     shell_on_host: bool = False  # Whether a shell there parses what it has joined.
     unset_on_host: Sequence[str] = ()  # Variables that `host_command` must not see.
+    # Names a job's file with a line for each process of a node.
+    hosts_variable: str = ""
     label_options: Sequence[str]  # That put a label before each line of a rank.
     label: str  # Matches it: the group `rank` and, if the launcher names it, `host`.
     header: Sequence[str] = ()  # Of a batch file; none for launchers alone.
@@ -273,6 +277,7 @@ DIALECTS: dict[str, Dialect] = {
         # Hydra takes the hosts from LSF, and starts its helper processes by blaunch.
         options=("-rmk lsf", "-launcher lsf", *_UNPINNED),
         host_command=("blaunch {host}",),
+        hosts_variable="LSB_DJOB_HOSTFILE",
         label_options=_HYDRA_LABEL_OPTIONS,
         label=_HYDRA_LABEL,
         header=(
@@ -297,6 +302,7 @@ DIALECTS: dict[str, Dialect] = {
         program="mpirun",
         options=("-rmk pbs", *_UNPINNED),  # Hydra takes the hosts from PBS_NODEFILE.
         host_command=("ssh -o BatchMode=yes {host}",),
+        hosts_variable="PBS_NODEFILE",
         shell_on_host=True,
         label_options=_HYDRA_LABEL_OPTIONS,
         label=_HYDRA_LABEL,

@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from launch.dialects import Dialect
+from launch.dialects import DIALECTS, Dialect
 from launch.stop_requests import StopRequests
 from resnet.base.errors import UserError
 
 SECONDS = 60.0  # Timeout of a host; ssh's own timeout is minutes.
 _MOST_AT_ONCE = 32
 _PLANNER = Path(__file__).with_name("plan.py")
-# Files with a line for each process of a node, by the variable that names them.
-_FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
 
 
 def read_file(path: str) -> list[str]:
@@ -68,8 +66,8 @@ def _of_scheduler(environ: Mapping[str, str]) -> list[str]:
                 f" hostnames`, which failed: {error}"
             ) from error
         return done.stdout.split()
-    for name in _FILES:
-        if path := environ.get(name):
+    for dialect in DIALECTS.values():
+        if path := environ.get(dialect.hosts_variable):
             # The first line of LSF's is the host of the batch file, if it has no rank.
             return list(dict.fromkeys(read_file(path)))
     return []

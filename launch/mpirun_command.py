@@ -9,15 +9,9 @@ from pathlib import Path
 
 from launch.hosts import read_file
 from resnet.base.errors import UserError
+from resnet.hardware.launchers import LAUNCHERS, HostOptions
 
 PROBE_SECONDS = 20.0  # Timeout of `true` on a host; ssh's own timeout is minutes.
-_RANKS = ("-np", "-n")
-_HOSTS = ("-hosts", "-host")
-_HOST_FILES = ("-f", "-hostfile", "-machinefile")
-_PER_HOST = ("-ppn", "-perhost")
-# Options about how other hosts are reached, which a probe needs too.
-_LAUNCHERS = ("-launcher", "-launcher-exec", "-rmk", "-iface", "-localhost")
-_TWO_VALUES = ("-genv", "-env")
 
 
 @dataclass(frozen=True)
@@ -29,6 +23,7 @@ class MpirunCommand:
     ranks_per_host: int  # Value of `-ppn`; 0 without it.
     hosts: tuple[str, ...]  # As `host` or `host:ranks`.
     indices: dict[str, int]  # In `words`, of the value of each option.
+    options: HostOptions
 
     def without(self, hosts: Sequence[str]) -> "MpirunCommand | None":
         """Returns the command without some hosts, or None if no host is left."""
@@ -37,11 +32,11 @@ class MpirunCommand:
             return None
         words = list(self.words)
         for name, index in self.indices.items():
-            if name in (*_HOSTS, *_HOST_FILES):
+            if name in (*self.options.hosts, *self.options.host_files):
                 words[index] = ",".join(remaining)
-            if name in _HOST_FILES:
-                words[index - 1] = "-hosts"
-            if name in _RANKS:
+            if name in self.options.host_files:
+                words[index - 1] = self.options.hosts[0]
+            if name in self.options.ranks:
                 words[index] = str(self._ranks_on(remaining))
         return parse(words)
 
@@ -71,10 +66,11 @@ class MpirunCommand:
 
     def _can_run_on(self, host: str) -> bool:
         words = [self.words[0]]
-        for name in _LAUNCHERS:
+        for name in self.options.reaching:
             if name in self.indices:
                 words += [name, self.words[self.indices[name]]]
-        words += ["-hosts", host.partition(":")[0], "-np", "1", "true"]
+        words += [self.options.hosts[0], host.partition(":")[0]]
+        words += [self.options.ranks[0], "1", "true"]
         try:
             return _run(words).returncode == 0
         except subprocess.TimeoutExpired:
@@ -104,14 +100,21 @@ def parse(words: Sequence[str]) -> MpirunCommand | None:
         UserError: If its number of ranks or of ranks per host isn't a number, or its
             host file can't be read.
     """
-    if not words or not Path(words[0]).name.startswith(("mpirun", "mpiexec")):
+    program = Path(words[0]).name if words else ""
+    known = [
+        launcher.host_options
+        for launcher in LAUNCHERS.values()
+        if launcher.host_options and program.startswith(launcher.processes)
+    ]
+    if not known:
         return None
+    options = known[0]
     indices: dict[str, int] = {}
     index = 1
     while index < len(words) and words[index].startswith("-"):
         name = f"-{words[index].lstrip('-')}"
         indices[name] = index + 1
-        index += 3 if name in _TWO_VALUES else 2
+        index += 3 if name in options.with_two_values else 2
         if index <= len(words) and words[index - 1].startswith("-"):
             index -= 1  # The option has one value less than assumed, or none.
     values = {
@@ -120,15 +123,17 @@ def parse(words: Sequence[str]) -> MpirunCommand | None:
     }
     hosts: list[str] = []
     for name, value in values.items():
-        if name in _HOSTS:
+        if name in options.hosts:
             hosts = value.split(",")
-        elif name in _HOST_FILES:
+        elif name in options.host_files:
             hosts = read_file(value)
     num_ranks, ranks_per_host = (
         next((_number(name, values[name]) for name in names if name in values), default)
-        for names, default in ((_RANKS, 1), (_PER_HOST, 0))
+        for names, default in ((options.ranks, 1), (options.ranks_per_host, 0))
     )
-    return MpirunCommand(tuple(words), num_ranks, ranks_per_host, tuple(hosts), indices)
+    return MpirunCommand(
+        tuple(words), num_ranks, ranks_per_host, tuple(hosts), indices, options
+    )
 
 
 def _number(name: str, value: str) -> int:

@@ -5,34 +5,12 @@ this file uses the standard library only.
 """
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from resnet.base.errors import UserError
-
-# The variables in which each launcher passes (rank, number of ranks, rank on the node,
-# number of ranks on the node). Hydra is the launcher of MPICH and of Intel MPI.
-_LAUNCHERS = {
-    "Hydra": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    "Open MPI": (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-}
-
-# Variables of unsupported launchers. If they were ignored, each rank would train alone.
-_OTHER_LAUNCHERS = (
-    "PMI_RANK",
-    "PMIX_RANK",
-    "MV2_COMM_WORLD_RANK",
-    "PALS_RANKID",
-    "ALPS_APP_PE",
-)
-
+from resnet.hardware.launchers import LAUNCHERS, UNKNOWN_LAUNCHERS
 
 # TensorFlow's own allocator of tensors, which keeps their memory for later ones. malloc
 # returns large blocks to the kernel, and each step pays for their page faults again, in
@@ -81,46 +59,20 @@ class Threads:
 def find_process_info(environ: Mapping[str, str]) -> ProcessInfo:
     """Returns the position that the launcher's variables give, or that of a lone rank.
 
-    Slurm's variables are read last, since ranks that Hydra starts under Slurm inherit
-    those of its helper processes; and only inside a job step, since a batch script is
-    no rank, although it has SLURM_PROCID and SLURM_NTASKS.
-
-    Args:
-        environ: The environment of the process.
-
     Raises:
         UserError: If the launcher's variables don't give the rank on the node.
     """
-    for names in _LAUNCHERS.values():
-        if all(name in environ for name in names):
-            return ProcessInfo(*(int(environ[name]) for name in names))
-    if "SLURM_STEP_NUM_TASKS" in environ and "SLURM_PROCID" in environ:
-        return ProcessInfo(
-            rank=int(environ["SLURM_PROCID"]),
-            num_ranks=int(environ["SLURM_STEP_NUM_TASKS"]),
-            local_rank=int(environ.get("SLURM_LOCALID", "0")),
-            num_local_ranks=_slurm_tasks_on_node(
-                environ.get("SLURM_STEP_TASKS_PER_NODE", "1"),
-                int(environ.get("SLURM_NODEID", "0")),
-            ),
-        )
-    if unknown := [name for name in _OTHER_LAUNCHERS if name in environ]:
+    for launcher in LAUNCHERS.values():
+        if place := launcher.place(environ):
+            rank, num_ranks, local_rank, num_local_ranks = place
+            return ProcessInfo(rank, num_ranks, local_rank, num_local_ranks)
+    if unknown := [name for name in UNKNOWN_LAUNCHERS if name in environ]:
         raise UserError(
             f"{unknown[0]} is set, so a launcher started this process, but this"
             " launcher does not pass the rank on the node. Start with the mpirun of"
             " MPICH, Intel MPI or Open MPI, or with Slurm's srun."
         )
     return ProcessInfo()
-
-
-def _slurm_tasks_on_node(tasks_per_node: str, node: int) -> int:
-    """Returns the number of ranks on a node, from Slurm's form such as `2(x3),1`."""
-    counts: list[int] = []
-    for part in tasks_per_node.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
-        if match:
-            counts += [int(match[1])] * int(match[2] or 1)
-    return counts[node] if node < len(counts) else 1
 
 
 def choose_threads(

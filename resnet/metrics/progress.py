@@ -9,6 +9,7 @@ from pathlib import Path
 
 from resnet.base.text import clock
 from resnet.config.config import Config
+from resnet.hardware.launchers import LAUNCHERS
 
 _BAR_WIDTH = 20
 _SHORTEST_BAR = 4
@@ -153,7 +154,7 @@ def find_terminal(proc: Path = Path("/proc")) -> Path | None:
             error_output = os.readlink(proc / str(pid) / "fd" / "2")
         except OSError:
             return None
-        if name.startswith(("mpirun", "mpiexec", "hydra", "orterun", "prterun")):
+        if any(name.startswith(launcher.processes) for launcher in LAUNCHERS.values()):
             if error_output.startswith(("/dev/pts/", "/dev/tty")):
                 return Path(error_output)
         else:

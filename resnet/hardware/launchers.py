@@ -1,0 +1,122 @@
+"""What the launchers of ranks are to a rank and a supervisor: one row each.
+
+How a launcher or scheduler is told to start ranks, in commands and batch files, is in
+the rows of `launch/dialects.py`: `launch/` isn't installed with the package, whose
+ranks need these rows. A scheduler whose ranks a launcher of this table starts, such as
+LSF with Hydra, is a row there only.
+
+This file uses the standard library only, since it is read before TensorFlow is.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+# A rank, the number of ranks, the rank on the node, and the number of ranks there.
+Place = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostOptions:
+    """The options of a command by which a supervisor leaves out lost hosts.
+
+    Of several names of an option, a changed command has the first.
+    """
+
+    ranks: tuple[str, ...]
+    ranks_per_host: tuple[str, ...]
+    hosts: tuple[str, ...]  # Separated by commas, as `host` or `host:ranks`.
+    host_files: tuple[str, ...]
+    reaching: tuple[str, ...]  # About how hosts are reached, which a probe needs too.
+    with_two_values: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """How a launcher is known.
+
+    Attributes:
+        place: Returns the place of a rank by the environment that the launcher gives
+            it; None in a process that it hasn't started.
+        processes: What the names of its processes begin with, from the command to
+            the parent of a rank, which copy the output of ranks.
+        host_variable: Has the name by which it knows a rank's host; may be empty.
+        host_options: None if its commands are never changed.
+    """
+
+    place: Callable[[Mapping[str, str]], Place | None]
+    processes: tuple[str, ...] = ()
+    host_variable: str = ""
+    host_options: HostOptions | None = None
+
+
+def _in_variables(*names: str) -> Callable[[Mapping[str, str]], Place | None]:
+    """Returns a function that reads the four numbers of a place from variables."""
+
+    def place(environ: Mapping[str, str]) -> Place | None:
+        if not all(name in environ for name in names):
+            return None
+        rank, num_ranks, local_rank, num_local_ranks = (
+            int(environ[name]) for name in names
+        )
+        return rank, num_ranks, local_rank, num_local_ranks
+
+    return place
+
+
+def _in_slurm_step(environ: Mapping[str, str]) -> Place | None:
+    """Returns the place of a task; a batch script is none, but has SLURM_PROCID too."""
+    if "SLURM_STEP_NUM_TASKS" not in environ or "SLURM_PROCID" not in environ:
+        return None
+    counts: list[int] = []  # Of tasks on each node, from a form such as `2(x3),1`.
+    for part in environ.get("SLURM_STEP_TASKS_PER_NODE", "1").split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if match:
+            counts += [int(match[1])] * int(match[2] or 1)
+    node = int(environ.get("SLURM_NODEID", "0"))
+    return (
+        int(environ["SLURM_PROCID"]),
+        int(environ["SLURM_STEP_NUM_TASKS"]),
+        int(environ.get("SLURM_LOCALID", "0")),
+        counts[node] if node < len(counts) else 1,
+    )
+
+
+# The first one whose variables a process has is its launcher. Slurm is last, since
+# ranks that Hydra starts under Slurm inherit the variables of its helper processes.
+LAUNCHERS = {
+    "Hydra": Launcher(  # Of MPICH and of Intel MPI.
+        place=_in_variables(
+            "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"
+        ),
+        processes=("mpirun", "mpiexec", "hydra"),
+        host_variable="PMI_HOSTNAME",
+        host_options=HostOptions(
+            ranks=("-np", "-n"),
+            ranks_per_host=("-ppn", "-perhost"),
+            hosts=("-hosts", "-host"),
+            host_files=("-f", "-hostfile", "-machinefile"),
+            reaching=("-launcher", "-launcher-exec", "-rmk", "-iface", "-localhost"),
+            with_two_values=("-genv", "-env"),
+        ),
+    ),
+    "Open MPI": Launcher(
+        place=_in_variables(
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ),
+        processes=("mpirun", "mpiexec", "orterun", "prterun"),
+    ),
+    "Slurm": Launcher(place=_in_slurm_step, host_variable="SLURMD_NODENAME"),
+}
+
+# Variables of others. If they were ignored, each rank would train alone.
+UNKNOWN_LAUNCHERS = (
+    "PMI_RANK",
+    "PMIX_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "PALS_RANKID",
+    "ALPS_APP_PE",
+)
