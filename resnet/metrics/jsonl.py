@@ -15,9 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from resnet.metrics.table import OF_RANKS
+
 FILE = "metrics.jsonl"
-RANK_SPEEDS = "rank_images_per_second"
 TIME = "time"
+NOT_METRICS = ("kind", "step", "epoch", TIME)
 
 _KIND = re.compile(r"\w{1,100}", re.ASCII)
 _END_OF_STEPS = 2**63  # TensorBoard's steps are int64.
@@ -78,7 +80,7 @@ def _is_line(line: Any) -> bool:
 
 
 def _is_value(name: str, value: Any) -> bool:
-    if name == RANK_SPEEDS:
+    if name in OF_RANKS:
         return isinstance(value, list) and all(map(_is_number, value))
     return _is_number(value)
 

@@ -15,10 +15,10 @@ from absl import logging
 from resnet.base.atomic_files import atomic_write_bytes
 from resnet.base.errors import UserError
 from resnet.metrics import jsonl
+from resnet.metrics.table import OF_RANKS
 
 TENSORBOARD_FOLDER = "tensorboard"
 _EVENT_VERSION = "brain.Event:2"  # Of the format; each file begins with it.
-_NOT_METRICS = ("kind", "step", "epoch", jsonl.TIME, jsonl.RANK_SPEEDS)
 
 
 class AppendFile:
@@ -98,7 +98,7 @@ class EventFile:
         when = float(line.get(jsonl.TIME, time.time()))
         event = tf.compat.v1.Event(wall_time=when, step=line["step"])
         for name, number in line.items():
-            if name not in _NOT_METRICS:
+            if name not in jsonl.NOT_METRICS and name not in OF_RANKS:
                 value = event.summary.value.add(tag=name)
                 value.metadata.plugin_data.plugin_name = "scalars"
                 value.tensor.dtype = tf.float32.as_datatype_enum

@@ -10,6 +10,7 @@ from pathlib import Path
 from resnet.base.text import clock
 from resnet.config.config import Config
 from resnet.hardware.launchers import LAUNCHERS
+from resnet.metrics.table import SERIES
 
 _BAR_WIDTH = 20
 _SHORTEST_BAR = 4
@@ -35,13 +36,12 @@ class Progress:
         if not self._marked_at:
             self._mark()
 
-    def show(self, step: int, loss: float, learning_rate: float) -> float:
+    def show(self, step: int, numbers: Mapping[str, float]) -> float:
         """Prints a line; returns the images per second since the last line.
 
         Args:
             step: Number of steps done.
-            loss: Mean loss since the last line.
-            learning_rate: Learning rate of the last step.
+            numbers: Metrics by name; those with a `progress` in their row are shown.
         """
         config = self._config
         elapsed = time.monotonic() - self._marked_at
@@ -54,10 +54,11 @@ class Progress:
         fields = {
             "step": f"step {step}/{config.train_steps}",
             "epoch": f"epoch {config.epoch(step):.2f}",
-            "loss": f"loss {loss:.4f}",
-            "lr": f"lr {learning_rate:.5g}",
-            "speed": f"{images_per_second:,.1f} images/s",
         }
+        shown = {**numbers, "images_per_second": images_per_second}
+        for name, series in SERIES.items():
+            if series.progress and name in shown:
+                fields[name] = series.progress.format(shown[name])
         if images_per_second:
             seconds = left * config.global_batch_size / images_per_second
             fields["time"] = f"{clock(seconds)} left"
@@ -112,9 +113,9 @@ def fit(fields: Mapping[str, str], done: float, width: int) -> str:
         width: The width of the terminal.
     """
     shown = dict(fields)
-    for name in ("lr", "epoch"):
+    for name in ("learning_rate", "epoch"):
         if len("  ".join(shown.values())) > width:
-            del shown[name]
+            shown.pop(name, None)
     text = "  ".join(shown.values())
     bar = min(_BAR_WIDTH, width - len(text) - len("[] "))
     if bar < _SHORTEST_BAR:

@@ -142,18 +142,15 @@ class RunLog:
             return
         cross_entropy = math.fsum(state.losses) / len(state.losses)
         weight_penalty = self._weight_penalty()
-        loss = cross_entropy + weight_penalty
         state.losses.clear()
         numbers: dict[str, Any] = {
-            "loss": loss,
+            "loss": cross_entropy + weight_penalty,
             "cross_entropy": cross_entropy,
             "weight_penalty": weight_penalty,
             "learning_rate": settings.learning_rate,
-            "images_per_second": self.progress.show(
-                state.step, loss, settings.learning_rate
-            ),
-            **self._measured(),
         }
+        numbers["images_per_second"] = self.progress.show(state.step, numbers)
+        numbers |= self._measured()
         if config.on_bad_record == "skip":
             (total,) = self._communicator.allreduce_sum(np.array([self._num_skipped]))
             numbers["skipped_records"] = int(total)

@@ -10,7 +10,7 @@ from absl import logging
 
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
-from resnet.metrics.jsonl import RANK_SPEEDS
+from resnet.metrics.table import RANK_SPEEDS, SERIES
 
 WARNING_FRACTION = 0.05  # Handing over a batch that is ready takes up to 1 %.
 _SPEED_DIGITS = 4
@@ -105,13 +105,13 @@ class StepCosts:
         self._warn(waits)
         accounts = self._accounts
         numbers: dict[str, Any] = {"input_wait_share": max(waits)}
-        for name in ("message_bytes", "bytes_sent"):
-            total = sum(getattr(account, name) for account in accounts)
-            numbers[f"{name}_per_step"] = round(total / len(accounts))
         numbers["exchange_share"] = float(shares[1])
-        if self._is_compressed:
-            errors = [account.compression_error for account in accounts]
-            numbers["compression_error"] = math.fsum(errors) / len(errors)
+        for name, series in SERIES.items():
+            exchange = series.exchange
+            if exchange and (self._is_compressed or not exchange.needs_compression):
+                values = [getattr(account, exchange.number) for account in accounts]
+                mean = math.fsum(values) / len(values)
+                numbers[name] = round(mean) if exchange.is_whole else mean
         if len(speeds) > 1:
             rounded = [float(f"{of_rank:.{_SPEED_DIGITS}g}") for of_rank in speeds]
             numbers[RANK_SPEEDS] = rounded

@@ -1,4 +1,4 @@
-"""The curves of a report: which metrics are drawn together, and their points."""
+"""The curves of a report: the points of each metric of the table."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -7,99 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from resnet.metrics.jsonl import RANK_SPEEDS, Line
+from resnet.metrics.jsonl import NOT_METRICS, Line
+from resnet.metrics.table import METRICS, RANK_SPEEDS, SERIES, Metric, Series
 from resnet.report.folder import RunFolder
 
 _MIN_TO_SMOOTH = 30
 _SMOOTHED_PARTS = 40  # A smoothed line has about so many independent values.
-_NOT_METRICS = ("kind", "step", "epoch", "time", "seconds", "count", "loss")
 _MAX_RANKS = 8  # Up to this number, each rank has its own curve.
 _KINDS = {"train": "training", "eval": "validation", "eval_ema": "validation"}
 _SUFFIXES = {"eval_ema": ", EMA weights"}
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A metric, or several that are drawn together.
-
-    Attributes:
-        title: The title of the chart.
-        names: The names of the metrics in the lines, and the words for them.
-        unit: The unit of the axis; may be empty. "%" multiplies the values by 100.
-        is_noisy: Whether a smoothed line helps to see the values of training.
-        has_outliers: Whether the axis leaves out values far above the others.
-        starts_at_zero: Whether the axis includes 0.
-        about: A sentence on what the chart shows; may be empty.
-    """
-
-    title: str
-    names: tuple[tuple[str, str], ...]
-    unit: str = ""
-    is_noisy: bool = False
-    has_outliers: bool = False
-    starts_at_zero: bool = True
-    about: str = ""
-
-
-METRICS = (
-    Metric(
-        "Cross-entropy",
-        (("cross_entropy", ""),),
-        is_noisy=True,
-        has_outliers=True,
-        starts_at_zero=False,
-        about="Without the weight penalty.",
-    ),
-    Metric("Weight penalty", (("weight_penalty", ""),), starts_at_zero=False),
-    Metric("Top-1 accuracy", (("top1", ""),), "%", starts_at_zero=False),
-    Metric("Top-5 accuracy", (("top5", ""),), "%", starts_at_zero=False),
-    Metric("Learning rate", (("learning_rate", ""),)),
-    Metric(
-        "Images per second",
-        (("images_per_second", ""),),
-        "images/s",
-        is_noisy=True,
-        about="Over all ranks.",
-    ),
-    Metric(
-        "Time spent waiting",
-        (("input_wait_share", "for input"), ("exchange_share", "for the exchange")),
-        "%",
-        is_noisy=True,
-        about="For input on the slowest rank; for the exchange of gradients on rank 0,"
-        " where Muon computes some updates meanwhile.",
-    ),
-    Metric(
-        "Bytes of gradients per step",
-        (("bytes_sent_per_step", "sent"), ("message_bytes_per_step", "messages")),
-        "bytes",
-        about="Of rank 0. The messages are its gradients, coded if compressed. With"
-        " Muon, it sends updates too.",
-    ),
-    Metric(
-        "Error of compression",
-        (("compression_error", ""),),
-        is_noisy=True,
-        about="Norm of the compression error, divided by the norm of the gradients.",
-    ),
-    Metric(
-        "Staleness",
-        (("staleness_mean", "mean"), ("staleness_max", "largest")),
-        "updates",
-        about="Updates of the servers between a worker's read and its update.",
-    ),
-    Metric("Skipped records", (("skipped_records", ""),), "records"),
-)
-_OF_RANKS = Metric(
-    "Images per second of each rank",
-    (),
-    "images/s",
-    is_noisy=True,
-    about="While it computes: without the time in which it waits for input and for"
-    " the exchange. The slowest rank sets the pace of all.",
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,14 +61,15 @@ class Chart:
 
 def of_runs(runs: Sequence[RunFolder]) -> list[Chart]:
     """Returns a chart of each metric that any of the runs has logged."""
-    charts = [Chart(metric, _curves(metric, runs)) for metric in METRICS]
-    if len(runs) == 1:
-        charts.append(Chart(_OF_RANKS, _of_ranks(runs[0])))
-    known = {name for metric in METRICS for name, _ in metric.names}
-    known |= {*_NOT_METRICS, RANK_SPEEDS}
-    others = {name for run in runs for line in run.lines for name in line} - known
-    for name in sorted(others):
-        metric = Metric(name, ((name, ""),), is_noisy=True, starts_at_zero=False)
+    charts = []
+    for metric in METRICS:
+        if not metric.is_of_ranks:
+            charts.append(Chart(metric, _curves(metric, runs)))
+        elif len(runs) == 1:
+            charts.append(Chart(metric, _of_ranks(metric, runs[0])))
+    names = {name for run in runs for line in run.lines for name in line}
+    for name in sorted(names.difference(SERIES, NOT_METRICS)):
+        metric = Metric(name, (Series(name),), is_noisy=True, starts_at_zero=False)
         charts.append(Chart(metric, _curves(metric, runs)))
     return [chart for chart in charts if chart.curves]
 
@@ -174,16 +93,17 @@ def _curves(metric: Metric, runs: Sequence[RunFolder]) -> list[Curve]:
 
 def _series_of(metric: Metric, run: RunFolder) -> Iterator[tuple[str, str, str]]:
     """Yields kind of line, name and words of each series that a run has."""
-    for name, words in metric.names:
+    for series in metric.series if metric.title else ():
+        name = series.name
         for kind in dict.fromkeys(line["kind"] for line in run.lines if name in line):
             yield (
                 kind,
                 name,
-                (words or _KINDS.get(kind, kind)) + _SUFFIXES.get(kind, ""),
+                (series.label or _KINDS.get(kind, kind)) + _SUFFIXES.get(kind, ""),
             )
 
 
-def _of_ranks(run: RunFolder) -> list[Curve]:
+def _of_ranks(metric: Metric, run: RunFolder) -> list[Curve]:
     """Returns the speed of each rank, or of the slowest and the fastest one."""
     lines = [line for line in run.of_kind("train") if line.get(RANK_SPEEDS)]
     speeds = [np.array(line[RANK_SPEEDS], np.float64) for line in lines]
@@ -196,7 +116,7 @@ def _of_ranks(run: RunFolder) -> list[Curve]:
         speeds = [np.percentile(of_line, [0, 50, 100]) for of_line in speeds]
     return [
         _curve(
-            _OF_RANKS,
+            metric,
             "train",
             lines,
             [float(of_line[number]) for of_line in speeds],

@@ -140,4 +140,4 @@ def test_saves_are_not_in_the_images_per_second(make_config, monkeypatch):
     training._save()
     now[0] += 2
     shown.step_done()
-    assert shown.show(2, 1.0, 0.1) == 25.0
+    assert shown.show(2, {"loss": 1.0, "learning_rate": 0.1}) == 25.0

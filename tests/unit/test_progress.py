@@ -58,7 +58,7 @@ def test_a_log_gets_whole_lines(config, clock, log):
         clock.now += 30 if step == 1 else 0.5
         shown.step_done()
     # Nine steps of 50 images in 4.5 seconds; the first one isn't timed.
-    assert shown.show(10, 2.5, 0.05) == pytest.approx(100)
+    assert shown.show(10, {"loss": 2.5, "learning_rate": 0.05}) == pytest.approx(100)
     shown.say("evaluated")
     shown.close()
     # 90 steps of 50 images are left: 45 seconds.
@@ -67,14 +67,14 @@ def test_a_log_gets_whole_lines(config, clock, log):
     for _ in range(4):  # Each line is timed from the one before.
         clock.now += 0.25
         shown.step_done()
-    assert shown.show(14, 1.0, 0.1) == pytest.approx(200)
+    assert shown.show(14, {"loss": 1.0, "learning_rate": 0.1}) == pytest.approx(200)
 
 
 def test_nothing_is_claimed_of_the_first_step_alone(config, clock, log):
     shown = Progress(config, 0, 0)
     clock.now += 60
     shown.step_done()
-    assert shown.show(1, 1.0, 0.1) == 0
+    assert shown.show(1, {"loss": 1.0, "learning_rate": 0.1}) == 0
     assert "left" not in log()
 
 
@@ -89,7 +89,7 @@ def test_the_time_of_a_pause_does_not_count(config, clock, log, num_before):
     for _ in range(2):
         clock.now += 1
         shown.step_done()
-    assert shown.show(2, 1.0, 0.1) == pytest.approx(50)
+    assert shown.show(2, {"loss": 1.0, "learning_rate": 0.1}) == pytest.approx(50)
 
 
 def test_a_terminal_gets_a_bar_that_is_drawn_over(config, clock, monkeypatch):
@@ -98,8 +98,8 @@ def test_a_terminal_gets_a_bar_that_is_drawn_over(config, clock, monkeypatch):
     monkeypatch.setenv("COLUMNS", "90")
     shown = Progress(config, 0, 0)
     shown.step_done()
-    shown.show(50, 1.0, 0.1)
-    shown.show(100, 1.0, 0.1)
+    shown.show(50, {"loss": 1.0, "learning_rate": 0.1})
+    shown.show(100, {"loss": 1.0, "learning_rate": 0.1})
     shown.say("done")
     bars, end = terminal.getvalue().rsplit("\n", 2)[:2]
     first, second = bars.split("\r")[1:]
@@ -113,7 +113,7 @@ LONG = {
     "step": "step 4680/4680",
     "epoch": "epoch 90.00",
     "loss": "loss 6.1234",
-    "lr": "lr 0.0123457",
+    "learning_rate": "lr 0.0123457",
     "speed": "12,345.6 images/s",
     "time": "1:52:10 left",
 }
@@ -125,7 +125,7 @@ LONG = {
         (
             199,
             f"[{'=' * 5}{' ' * 15}] ",
-            ("step", "epoch", "loss", "lr", "speed", "time"),
+            ("step", "epoch", "loss", "learning_rate", "speed", "time"),
         ),
         (79, "", ("step", "epoch", "loss", "speed", "time")),
         (60, "", ("step", "loss", "speed", "time")),  # Speed and time are last to go.
@@ -162,7 +162,7 @@ def test_other_ranks_are_silent(config, clock, log):
     clock.now += 1
     shown.step_done()
     shown.say("something")
-    assert shown.show(2, 1.0, 0.1) == pytest.approx(50)
+    assert shown.show(2, {"loss": 1.0, "learning_rate": 0.1}) == pytest.approx(50)
     shown.close()
     assert log() == ""
 

@@ -18,6 +18,7 @@ from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.evaluation import prediction_file
 from resnet.metrics import jsonl
+from resnet.metrics.table import RANK_SPEEDS
 from resnet.report import charts, folder, page, refresh
 from resnet.watchdog import failure_file, history
 from tests.in_process import assert_refused, run
@@ -50,7 +51,7 @@ def make_run(path: Path, class_names=("a", "b", "c"), num_lines: int = 40, **cha
             "exchange_share": 0.25,
             "bytes_sent_per_step": 1000,
             "message_bytes_per_step": 1000,
-            jsonl.RANK_SPEEDS: [40.0, 32.0],
+            RANK_SPEEDS: [40.0, 32.0],
         }
         step = 10 * number
         lines.append(jsonl.make_line("train", step, config.epoch(step), numbers))

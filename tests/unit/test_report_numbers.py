@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnet.metrics.figure import robust_limits
+from resnet.metrics.table import METRICS
 from resnet.report import charts, curves
 from resnet.report import predictions as of_predictions
-from resnet.report.curves import METRICS, Chart, Curve
+from resnet.report.curves import Chart, Curve
 
 VALUES = st.lists(
     st.one_of(st.floats(-100, 100), st.just(math.nan)), min_size=1, max_size=60

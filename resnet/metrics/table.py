@@ -1,0 +1,146 @@
+"""The metrics of a run: how the log, the progress line and the report show each.
+
+What computes a metric gives it a name, under which it is a number in a line of
+`metrics.jsonl` and in TensorBoard. All else is its row here. One without a row has a
+chart, too, under its name.
+"""
+
+from dataclasses import dataclass
+
+RANK_SPEEDS = "rank_images_per_second"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """How a number of `ExchangeAccount` becomes a metric: by its mean over steps."""
+
+    number: str
+    is_whole: bool = False
+    needs_compression: bool = False
+
+
+@dataclass(frozen=True)
+class Series:
+    """A metric.
+
+    Attributes:
+        name: Its name in the lines.
+        label: What the legend calls it; may be empty.
+        progress: Its text in the progress line, with `{}` for the number.
+        exchange: The number whose mean it is, if one that each step accounts for.
+    """
+
+    name: str
+    label: str = ""
+    progress: str = ""
+    exchange: Exchange | None = None
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric, or several that are drawn together.
+
+    Attributes:
+        title: The title of the chart; empty if there is none.
+        series: What is drawn.
+        unit: The unit of the axis; may be empty. "%" multiplies the values by 100.
+        is_noisy: Whether a smoothed line helps to see the values of training.
+        has_outliers: Whether the axis leaves out values far above the others.
+        starts_at_zero: Whether the axis includes 0.
+        is_of_ranks: Whether its values are lists with a number of each rank.
+        about: A sentence on what the chart shows; may be empty.
+    """
+
+    title: str
+    series: tuple[Series, ...]
+    unit: str = ""
+    is_noisy: bool = False
+    has_outliers: bool = False
+    starts_at_zero: bool = True
+    is_of_ranks: bool = False
+    about: str = ""
+
+
+METRICS = (
+    Metric("", (Series("loss", progress="loss {:.4f}"),)),
+    Metric("", (Series("count"), Series("seconds"))),  # Of an evaluation.
+    Metric(
+        "Cross-entropy",
+        (Series("cross_entropy"),),
+        is_noisy=True,
+        has_outliers=True,
+        starts_at_zero=False,
+        about="Without the weight penalty.",
+    ),
+    Metric("Weight penalty", (Series("weight_penalty"),), starts_at_zero=False),
+    Metric("Top-1 accuracy", (Series("top1"),), "%", starts_at_zero=False),
+    Metric("Top-5 accuracy", (Series("top5"),), "%", starts_at_zero=False),
+    Metric("Learning rate", (Series("learning_rate", progress="lr {:.5g}"),)),
+    Metric(
+        "Images per second",
+        (Series("images_per_second", progress="{:,.1f} images/s"),),
+        "images/s",
+        is_noisy=True,
+        about="Over all ranks.",
+    ),
+    Metric(
+        "Time spent waiting",
+        (
+            Series("input_wait_share", "for input"),
+            Series("exchange_share", "for the exchange"),
+        ),
+        "%",
+        is_noisy=True,
+        about="For input on the slowest rank; for the exchange of gradients on rank 0,"
+        " where Muon computes some updates meanwhile.",
+    ),
+    Metric(
+        "Bytes of gradients per step",
+        (
+            Series(
+                "bytes_sent_per_step",
+                "sent",
+                exchange=Exchange(number="bytes_sent", is_whole=True),
+            ),
+            Series(
+                "message_bytes_per_step",
+                "messages",
+                exchange=Exchange(number="message_bytes", is_whole=True),
+            ),
+        ),
+        "bytes",
+        about="Of rank 0. The messages are its gradients, coded if compressed. With"
+        " Muon, it sends updates too.",
+    ),
+    Metric(
+        "Error of compression",
+        (
+            Series(
+                "compression_error",
+                exchange=Exchange(number="compression_error", needs_compression=True),
+            ),
+        ),
+        is_noisy=True,
+        about="Norm of the compression error, divided by the norm of the gradients.",
+    ),
+    Metric(
+        "Staleness",
+        (Series("staleness_mean", "mean"), Series("staleness_max", "largest")),
+        "updates",
+        about="Updates of the servers between a worker's read and its update.",
+    ),
+    Metric("Skipped records", (Series("skipped_records"),), "records"),
+    Metric(
+        "Images per second of each rank",
+        (Series(RANK_SPEEDS),),
+        "images/s",
+        is_noisy=True,
+        is_of_ranks=True,
+        about="While it computes: without the time in which it waits for input and for"
+        " the exchange. The slowest rank sets the pace of all.",
+    ),
+)
+SERIES = {series.name: series for metric in METRICS for series in metric.series}
+OF_RANKS = {
+    series.name for metric in METRICS for series in metric.series if metric.is_of_ranks
+}
