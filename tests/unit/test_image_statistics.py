@@ -110,13 +110,6 @@ def decoded(records: RecordFiles, example: int) -> np.ndarray:
     return tf.io.decode_jpeg(encoded, channels=3).numpy()
 
 
-def test_other_networks_have_no_such_weights(make_config, records):
-    config = make_config(NUM_EXAMPLES, CLASSES)
-    shard = ExampleShard(records, 0, 1, NUM_EXAMPLES)
-    model = build_model(config)
-    assert image_statistics.initializer(model, config, shard, 1) is None
-
-
 def test_only_moving_averages_differ_between_ranks(make_config):
     recipe = cifar10.AIRBENCH94
     config = make_config(

@@ -104,8 +104,3 @@ def test_cifars_augmentation_shifts_with_reflected_edges_flips_and_cuts_out_a_ma
     # Standard deviation 1 / sqrt(300) = 0.058, and five of them.
     correlations = np.corrcoef(found, rowvar=False)
     assert abs(correlations - np.eye(5)).max() < 0.29
-
-
-def test_the_cutout_mask_and_the_shift_grow_with_the_image():
-    image = trained(jpeg(noise(64, 64)), 64, "pad_crop_flip_cutout", seed(1, 1)).numpy()
-    assert np.all(image == 0, axis=-1).sum() == 16 * 16
