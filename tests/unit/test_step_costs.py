@@ -9,9 +9,9 @@ import tensorflow as tf
 from absl import logging
 
 from data_prep.records import manifest
-from resnet.config.config import Config, save_config
+from resnet.config.config import save_config
 from resnet.data import record_files
-from resnet.data.input_pipeline import Batch
+from resnet.data.input_pipeline import Batch, Reading
 from resnet.data.record_files import ExampleShard
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
@@ -175,18 +175,16 @@ def test_dense_messages_are_told_once_by_rank_0(rank, step, logged):
 def test_a_training_says_that_it_waits_for_its_input(
     slow, make_config, monkeypatch, numbered_set, tmp_path, logged
 ):
-    def input_of(
-        config: Config, shard: ExampleShard, num_ranks: int, *_: int
-    ) -> Iterator[Batch]:
-        numbers = tf.range(config.global_batch_size)
-        images = tf.ones((config.global_batch_size, 32, 32, 3))
+    def input_of(reading: Reading, start_step: int) -> Iterator[Batch]:
+        numbers = tf.range(reading.local_batch_size)
+        images = tf.ones((reading.local_batch_size, 32, 32, 3))
         batch = Batch(images, numbers % 4, numbers, numbers >= 0, tf.ones([4]))
-        for _ in range(config.train_steps):
+        while True:
             if slow:
                 time.sleep(0.5)
             yield batch
 
-    monkeypatch.setattr(loop.batches, "training", input_of)
+    monkeypatch.setattr(loop.batches, "train_batches", input_of)
     config = make_config(
         13,
         "abcd",
