@@ -24,6 +24,8 @@ FLAGS = (
     "--num_intra_threads=1",
     "--num_inter_threads=2",
 )
+# The same without evaluations.
+TRAINING_FLAGS = (*(flag for flag in FLAGS if "eval" not in flag), "--mode=train")
 # Of a loss; sums of float32 in another order.
 TOLERANCE = 1e-5
 

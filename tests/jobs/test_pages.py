@@ -17,7 +17,8 @@ from tests.made_once import made_once
 pytestmark = pytest.mark.multiprocess
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAGES = ("laptop", "server", "slurm", "hosts", "offline", "container")
+SLOW_PAGES = ("server", "hosts", "offline")  # That their flags exist is a unit test.
+PAGES = ("laptop", "slurm", "container", *SLOW_PAGES)
 FOLDERS = ("data_prep", "docs", "eval", "install", "launch", "resnet")
 HOSTS = "node1\nnode2\n"  # The file that the page about hosts shows.
 STUB = """#!/bin/sh
@@ -117,7 +118,13 @@ def run_all(site: Site, page: str, trains: bool) -> list[str]:
     return [shlex.split(line)[0] for line in lines]
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW_PAGES))
+        for page in PAGES
+    ],
+)
 def test_the_commands_of_a_page_run(site, page):
     """Trainings are only described, with the ranks of the real job."""
     assert run_all(site, page, trains=False)

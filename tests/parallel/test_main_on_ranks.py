@@ -14,7 +14,13 @@ from resnet.checkpoint import step_dirs
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.hardware import cpu_features
 from resnet.runtime import host_warnings
-from tests.main_run import FLAGS, assert_same, evaluation_lines, read_metrics
+from tests.main_run import (
+    FLAGS,
+    TRAINING_FLAGS,
+    assert_same,
+    evaluation_lines,
+    read_metrics,
+)
 
 
 @pytest.fixture
@@ -117,18 +123,18 @@ def test_compressed_gradients_train_and_resume_on_other_ranks(train, tmp_path):
     ids=lambda one: one[0],
 )
 def test_a_stopped_run_of_compressed_gradients_resumes_bit_for_bit(
-    train, tmp_path, communicator, flags
+    run, records, tmp_path, communicator, flags
 ):
-    flags = ("--compress=layerwise", *flags)
+    flags = (*TRAINING_FLAGS, f"--data_dir={records}", "--compress=layerwise", *flags)
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     for more in (("--stop_after_steps=3",), ()):
-        job = train(stopped, *flags, *more)
+        job = run(resnet_main, *flags, f"--model_dir={stopped}", *more)
         assert job.returncode == 0, job.stderr
     if not any(flag.startswith("--exchange=") for flag in flags):
         # Another run would measure the network anew, and might choose otherwise.
         chosen = json.loads((stopped / "config.json").read_text())["exchange"]
         flags += (f"--exchange={chosen}",)
-    job = train(whole, *flags)
+    job = run(resnet_main, *flags, f"--model_dir={whole}")
     assert job.returncode == 0, job.stderr
     rank = step_dirs.rank_prefix(communicator.rank, communicator.num_ranks)
     for name in ("state", rank):
