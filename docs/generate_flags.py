@@ -58,12 +58,7 @@ def row(entry: cli.Entry) -> str:
 
 
 def section(path: str, without: set[str]) -> str:
-    """Returns the section of a program: what it does, and a table of its flags.
-
-    Args:
-        path: The path of the program.
-        without: Flags that are left out.
-    """
+    """Returns the section of a program: what it does, and a table of its flags."""
     program = importlib.import_module(path.removesuffix(".py").replace("/", "."))
     summary = " ".join(str(program.__doc__).split("\n\n")[0].split())
     lines = [f"## {path}", "", summary, ""]

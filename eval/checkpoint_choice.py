@@ -70,13 +70,7 @@ def choose(requested: Requested, model_dir: Path) -> list[int]:
 
 
 def check_combination(combine: str, checkpoints: str, steps: Sequence[int]) -> None:
-    """Refuses to combine a single checkpoint, with a UserError.
-
-    Args:
-        combine: The value of --combine.
-        checkpoints: The value of --checkpoints.
-        steps: The steps of these checkpoints.
-    """
+    """Refuses to combine a single checkpoint, with a UserError."""
     if combine != "none" and len(steps) < 2:
         raise UserError(
             f"--combine={combine} needs at least two checkpoints;"
@@ -93,8 +87,6 @@ def weights_to_evaluate(
     Args:
         requested: The value of --weights: "raw", "ema" or "both"; None for those that
             the run has.
-        config: The settings of the run.
-        model_dir: The folder of the run.
 
     Raises:
         UserError: If the run doesn't have them.

@@ -67,9 +67,7 @@ class CheckpointEvaluation:
             evaluator: The evaluator of the network of `state`.
             precise_bn: The recomputation of the statistics of batch normalization
                 before each evaluation; None for the saved statistics.
-            weights: The names of the weights to evaluate.
             keeps_predictions: Whether each evaluation has its predictions.
-            communicator: The ranks that evaluate together.
         """
         self._model_dir = Path(state.config.model_dir)
         self._state = state
@@ -138,12 +136,6 @@ class CheckpointEvaluation:
         """Writes the predictions of an evaluation to the folder of the run.
 
         Every rank must call it; rank 0 writes.
-
-        Args:
-            what: What was evaluated.
-            top: The predictions of this rank.
-            records: The records that this rank reads.
-            class_descriptions: Words for the classes, or nothing.
 
         Raises:
             AgreedError: On all ranks, if the file can't be written.

@@ -73,10 +73,6 @@ def start_job(command: Sequence[str], output: IO[bytes]) -> subprocess.Popen[byt
 
     So only this program sends it signals: SIGTERM, upon which a training saves and
     stops, also if this program dies.
-
-    Args:
-        command: The command, with or without mpirun.
-        output: The file for all that it prints.
     """
     return subprocess.Popen(
         command,
@@ -95,7 +91,6 @@ def run_benchmark(arguments: Sequence[str], num_ranks: int = 0) -> dict[str, Any
     """Runs this project's benchmark and returns its JSON object.
 
     Args:
-        arguments: The flags of the benchmark, except --json.
         num_ranks: As `command` takes it.
 
     Raises:
@@ -166,11 +161,6 @@ def hours_of_steps(
     The images per second of a line leave out evaluations, checkpoints and the step in
     which a start traces its graph, which counts as long as the others of its line. A
     line without a rate, which has only such a step, has the rate of the next one.
-
-    Args:
-        config: The settings of the run.
-        trained: The lines of training.
-        metrics: The name of their file, for messages.
 
     Raises:
         UserError: If no line has a rate.

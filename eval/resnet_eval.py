@@ -132,7 +132,6 @@ def main(argv: Sequence[str], more_flags: cli.Groups = ()) -> int:
     """Evaluates as the flags say, as one of the ranks of a job.
 
     Args:
-        argv: The command line.
         more_flags: Flags without an effect here: those of the training program, if it
             calls this one (--mode=eval).
     """
@@ -322,7 +321,6 @@ def make_evaluation(
 
     Args:
         config: The settings of the run, with those of this evaluation.
-        settings: The settings of this evaluation.
         weights: The names of the weights to evaluate, as in `evaluations.weights_of`.
         example_shards: The examples that this rank reads, by split.
         job: Who computes; with stop requests only if a run is watched.

@@ -390,9 +390,7 @@ def best_rate(
     """Returns the best total rate of all ranks, in units of work per second.
 
     Args:
-        work: The work of this rank.
         amount: The amount of work in one call, such as operations or bytes.
-        communicator: The ranks that work concurrently.
     """
     work()  # Warmup.
     rates = []

@@ -103,7 +103,6 @@ def files_below(folder: Path, left_out: set[str]) -> Iterator[Path]:
     """Yields the files of a folder in order, and enters no folder that is left out.
 
     Args:
-        folder: The folder.
         left_out: Names of folders, or their paths relative to `folder`.
     """
     for parent, folders, names in os.walk(folder):

@@ -97,7 +97,6 @@ def workload_of(
         config: The settings of the run, with the recipe's number of images.
         num_classes: The number of classes; 0 for the usual one of the network.
         rate_image_size: The side in pixels of the images that the nodes' rate is for.
-        image_bytes: The bytes of an image's record.
 
     Raises:
         UserError: If the training is asynchronous, or its messages depend on shapes.

@@ -105,12 +105,8 @@ class JobPlan:
         """Returns the words of the command.
 
         Args:
-            data_dir: The folder of the records.
-            model_dir: The folder of the run.
             clone: The path of the clone with a slash behind it; empty if the command is
                 called in it.
-            python: The path of Python.
-            options: Further options of the launcher.
         """
         folders = {DATA_DIR: data_dir, MODEL_DIR: model_dir, CLONE: clone}
         words = list(self.program[self.program.index(_PYTHON) + 1 :])
@@ -190,8 +186,6 @@ def _resolve(
     micro-batches as it takes, unless the request says over how many.
 
     Args:
-        request: What is asked for.
-        num_ranks: The number of ranks, with the servers of an asynchronous training.
         memory_bytes: The memory of a rank; 0 if it isn't known.
     """
     class_names = request.class_names

@@ -59,7 +59,6 @@ def choose(
     """Returns the layout of a job.
 
     Args:
-        topology: The nodes.
         ranks_per_node: The number of ranks of a node; None for one per NUMA node. To be
             given for nodes that leave a job one of several cores.
         num_intra_threads: The number of threads per op; 0 leaves a few cores of each

@@ -268,8 +268,6 @@ def _carrier(traffic: Traffic, num_bytes: int, are_machines: bool) -> str:
     """Returns what has carried the messages of a rank, in words; empty if unknown.
 
     Args:
-        traffic: What is known of the rank.
-        num_bytes: The bytes that it has sent.
         are_machines: Whether the hosts are different machines, rather than containers
             or namespaces of one.
     """

@@ -62,7 +62,6 @@ def main(argv: Sequence[str], signals: StopSignals | None = None) -> int:
     """Trains as the command line says; returns the exit code.
 
     Args:
-        argv: The command line.
         signals: The handlers of stop requests, if they are installed already; None
             installs them, in a child process if MPICH's mpirun has started this one.
     """
@@ -220,11 +219,7 @@ def resolve_settings(
     settings must be those of that run. All ranks get rank 0's measured settings.
 
     Args:
-        recipe: The recipe of the run.
-        overrides: The settings that the command line overrides.
         require_mixed: Whether to refuse classes that are not shuffled over the files.
-        contents: The manifest of the data set.
-        communicator: The ranks.
 
     Raises:
         AgreedError: On all ranks, if a setting is wrong, or if the model directory
@@ -256,11 +251,7 @@ def write_settings(
     """Writes `config.json` on rank 0, and logs how the run deviates from its recipe.
 
     Args:
-        recipe: The recipe of the run.
-        overrides: The settings that the command line overrides.
-        config: The settings of the run.
         num_parts: The number of parts of a global batch.
-        communicator: The ranks.
 
     Raises:
         AgreedError: On all ranks, if the model directory is not writable.

@@ -230,7 +230,6 @@ def _check_no_other_files(plan: Plan, is_resumed: bool) -> None:
     """Checks that the folder contains no records or state of anything else.
 
     Args:
-        plan: Plan of the conversion.
         is_resumed: Whether an earlier run of the same plan began to write here. If not,
             files with the names of the plan's shards come from another program.
 

@@ -27,7 +27,6 @@ def class_mixing(
 
     Args:
         shard_counts: Number of examples of each class in the shard, `[num_classes]`.
-        split_counts: The same of all shards.
 
     Returns:
         The statistic, rounded to 4 digits; 0 if the split has fewer than two classes.
@@ -63,7 +62,6 @@ def is_mixed(
 
     Args:
         measures: `class_mixing` of each shard.
-        num_records: Number of records of each shard, n.
         num_classes_present: Number of classes with examples in the split, C.
 
     Source: Wilson and Hilferty 1931, "The distribution of chi-square".

@@ -89,7 +89,6 @@ def read_as_stored(
     were one by itself.
 
     Args:
-        path: Path of the file.
         set_format: Format of the images of the set that the network was trained on;
             None if it isn't known.
         apply_exif_orientation: Whether the set was converted with the flag of the name.
@@ -151,8 +150,6 @@ def to_jpeg(
     rare kind of JPEG.
 
     Args:
-        data: Content of the image file.
-        name: Name of the image, for messages.
         apply_exif_orientation: Whether to rotate and flip the image by its EXIF
             orientation and re-encode it. The published recipes don't.
 

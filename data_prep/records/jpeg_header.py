@@ -127,7 +127,6 @@ def find_end(data: bytes, scan_start: int) -> int | None:
     """Returns the byte offset of the end marker, or None if it is missing.
 
     Args:
-        data: Content of the file.
         scan_start: `JpegHeader.scan_start` of the file.
     """
     position = scan_start
@@ -143,11 +142,6 @@ def find_end(data: bytes, scan_start: int) -> int | None:
 
 def _tables_of_scan(process: int, frame: bytes, scan: bytes) -> frozenset[int]:
     """Returns the numbers of the tables that the first scan needs.
-
-    Args:
-        process: Marker of the frame.
-        frame: Content of the frame's segment without its length.
-        scan: Content of the scan's segment without its length.
 
     Raises:
         IndexError: If one of the segments is too short.

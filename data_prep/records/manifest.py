@@ -259,7 +259,6 @@ def is_balanced(examples_per_rank: Iterable[float], mean: float) -> bool:
 
     Args:
         examples_per_rank: The number of training examples per rank of each node.
-        mean: Its mean over all ranks.
     """
     limit = MAX_IMBALANCE * mean
     return all(abs(number - mean) <= limit for number in examples_per_rank)
@@ -303,7 +302,6 @@ def load(data_dir: str, split: str) -> RecordSet:
         data_dir: Root folder of the set or one of its split folders (`RECORDS/train`).
             For a set prepared by tensorflow_datasets, the version folder or the folder
             above it.
-        split: Name of the split.
 
     Raises:
         UserError: If the folder, the manifest or the split doesn't exist.
@@ -375,8 +373,6 @@ def check_files(
     """Checks that a split's files exist and have the right sizes; reads no records.
 
     Args:
-        record_set: The record set.
-        split_name: Name of one of its splits.
         shard_indices: Indices of the shards to check; None checks all.
 
     Raises:
@@ -414,7 +410,6 @@ def write_offsets(
     """Writes a split's offsets file; returns its relative path and SHA-256.
 
     Args:
-        index_dir: Index folder of the set.
         split_name: `train` or `validation`.
         offsets: Byte offset of each record in its shard, `[num_examples]`, int64.
 

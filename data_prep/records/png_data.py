@@ -33,9 +33,6 @@ def check(data: bytes) -> None:
 
     What follows the end chunk is ignored, as is image data beyond the last row.
 
-    Args:
-        data: Content of the file.
-
     Raises:
         ValueError: If a chunk is missing, repeated, unknown to all decoders or has a
             wrong checksum, or if the image data is damaged or ends too early.
@@ -81,9 +78,6 @@ def _num_bytes(header: bytes) -> int:
     """Returns the number of bytes of all decompressed rows of an image.
 
     Each row of each pass begins with a byte that names its filter.
-
-    Args:
-        header: Content of the IHDR chunk.
     """
     width, height, depth, color_type, _, _, interlace = _HEADER.unpack(header)
     if color_type not in _NUM_CHANNELS:

@@ -94,11 +94,7 @@ def image_example(
     because they describe the decoded image.
 
     Args:
-        encoded: Content of a JPEG or PNG file.
-        height: Height in pixels.
-        width: Width in pixels.
         label: `FIRST_LABEL` + class index.
-        class_name: Synset or name of the class folder.
         filename: Name of the image's file without the folder.
         image_format: Format of `encoded`, "jpeg" or "png".
         is_oriented: Whether --apply_exif_orientation is on.
@@ -159,7 +155,6 @@ def scan_file(
     `verification` does.
 
     Args:
-        path: Path of the record file.
         read: Function that returns the value of a record's features; it can raise a
             ValueError about the record.
 

@@ -51,7 +51,6 @@ def read_record(
     """Returns the data of one record.
 
     Args:
-        content: Content of a TFRecord file.
         offset: Byte offset of the record in `content`.
         check_data: Whether to check the checksum of the data beside the length's.
 

@@ -80,7 +80,6 @@ def verify(
     SHA-256 from the manifest.
 
     Args:
-        record_set: The record set.
         num_processes: Number of worker processes, at least 1. Each process reads whole
             shards and keeps one record in memory.
         report_records: Function that is called with the number of records of each
@@ -179,14 +178,7 @@ def _check_shard(job: _Job) -> _ShardResult:
 def _check_records(
     job: _Job, file: BinaryIO, problems: list[Problem], counts: npt.NDArray[np.int64]
 ) -> str:
-    """Checks all records of a shard and returns the SHA-256 of their bytes.
-
-    Args:
-        job: Job of the shard.
-        file: The shard's file, open for reading.
-        problems: List to which the problems are appended.
-        counts: Number of good examples of each class, to which they are added.
-    """
+    """Checks all records of a shard and returns the SHA-256 of their bytes."""
     digest = hashlib.sha256()
     offsets = job.offsets
     num_bytes = os.fstat(file.fileno()).st_size

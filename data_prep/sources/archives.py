@@ -161,8 +161,6 @@ def _members(file: BinaryIO, name: str, start: int, end: int) -> Iterator[_Membe
     """Yields the files in a tar archive, without folders, links and hidden files.
 
     Args:
-        file: Open file that is or contains the archive.
-        name: Name of the archive, for messages.
         start: Byte offset of the archive in `file`.
         end: Byte offset of the archive's end in `file`.
 

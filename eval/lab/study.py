@@ -223,7 +223,6 @@ class StudyFile:
         """Reads the file, if it exists.
 
         Args:
-            path: The file.
             shared: The settings that all runs of the study have in common.
 
         Raises:

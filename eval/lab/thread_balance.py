@@ -256,7 +256,6 @@ def table(alone: StepWork, others: Sequence[StepWork]) -> str:
 
     Args:
         alone: The step with one thread, whose processor time is known.
-        others: The steps to show.
     """
     rest = max(alone.process_seconds - alone.op_seconds, 0)
     lines = [

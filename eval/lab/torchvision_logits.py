@@ -64,8 +64,6 @@ def compare(network: torch.nn.Module, depth: int, images: np.ndarray) -> dict:
     """Returns the differences between torchvision's network and ours.
 
     Args:
-        network: torchvision's network, in inference mode.
-        depth: The number of layers.
         images: `[batch, height, width, 3]`, float32.
     """
     state = network.state_dict()

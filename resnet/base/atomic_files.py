@@ -20,9 +20,6 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Until then it is a hidden file in the same folder, which a crash can leave behind
     (see `remove_leftovers`). An existing file with the final name is replaced.
 
-    Args:
-        path: Final path of the file.
-
     Yields:
         The file, open for writing bytes.
     """

@@ -14,7 +14,6 @@ def validate_overrides(overrides: Mapping[str, Any], *kinds: type) -> list[str]:
 
     Args:
         overrides: The values by the names of their settings.
-        kinds: The dataclasses that declare the settings.
     """
     declared = settings.declarations(*kinds)
     return [
@@ -46,7 +45,6 @@ def problems_of(values: Any, described: str) -> list[str]:
     """Returns a sentence about each field of a dataclass whose value isn't allowed.
 
     Args:
-        values: The instance of the dataclass.
         described: The description of the instance for the sentence, such as
             "phase 'train'".
     """

@@ -307,7 +307,6 @@ def help_text(usage: str, of_program: Sequence[Entry], is_full: bool = False) ->
     """Returns what --help or --helpfull prints, in lines of `WIDTH` characters.
 
     Args:
-        usage: The docstring of the program.
         of_program: The flags; those of a topic stand together, in the order of the
             topics' first common flags. Where no flag is common, all are listed.
         is_full: Whether flags that are not common are listed too.

@@ -20,11 +20,6 @@ def call(module: str, argv: Sequence[str], **options: Any) -> int:
     """Calls the main function of a program, and returns its exit code.
 
     The program finds its package as if it were run by its path.
-
-    Args:
-        module: The module of the program.
-        argv: The command line.
-        options: Further arguments of the main function.
     """
     of_wheel = _ROOT / "resnet_cpu"
     sys.path.insert(0, str(of_wheel if of_wheel.is_dir() else _ROOT))

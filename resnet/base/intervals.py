@@ -42,8 +42,6 @@ class Interval:
 
         Args:
             step: The number of steps done, at least 1.
-            examples_per_epoch: The number of training examples.
-            batch_size: The number of examples in a step.
             since: The number of steps done at which the ends before were counted; None
                 for one less than `step`.
         """
@@ -62,8 +60,6 @@ class Interval:
 
         Args:
             step: The number of steps done, from 0.
-            examples_per_epoch: The number of training examples.
-            batch_size: The number of examples in a step.
         """
         sizes = examples_per_epoch, batch_size
         return math.ceil((self.number_at(step, *sizes) + 1) * self._steps(*sizes))
@@ -83,7 +79,6 @@ def parse(text: str, flag: str, units: str = UNITS) -> Interval:
     """Returns the interval in a text such as `500`, `500 steps` or `10minutes`.
 
     Args:
-        text: The value of a flag.
         flag: The name of the flag, for the sentence of an error.
         units: `UNITS`, or `UNITS_OF_STEPS` where minutes are not allowed.
 

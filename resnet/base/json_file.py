@@ -55,7 +55,6 @@ def read(
     """Returns the object in a file, as a dict or as the instance of a dataclass.
 
     Args:
-        path: Path of the file.
         kind: The dataclass; None for a dict whose values aren't checked.
         what: What the file must hold, such as "the settings of a training run".
         advice: Sentences about what to do, for the end of an error.
@@ -124,7 +123,6 @@ def parse_lines(
     Programs go on with the good lines of a damaged log. Numbers may be NaN in it.
 
     Args:
-        lines: The lines.
         is_wanted: Whether an object has the form of an entry; if it raises a
             LookupError or TypeError, the object hasn't.
     """
@@ -148,7 +146,6 @@ def instance(
     """Returns the instance of a dataclass that a parsed JSON object describes.
 
     Args:
-        kind: The dataclass.
         values: The object; an instance of the dataclass is returned as it is.
         where: What the object is, for the sentence of an error; empty for a whole file.
         also_known: Names of further fields that the file may have, for that sentence.
@@ -185,7 +182,6 @@ def converted(kind: Any, value: Any, where: str) -> Any:
 
     Args:
         kind: The type, one of those that the module allows.
-        value: The value.
         where: What the value is, for the sentence of an error.
 
     Raises:

@@ -32,10 +32,6 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     """Returns the content of a regular file.
 
-    Args:
-        path: Path of the file.
-        max_bytes: Largest size that the content can have.
-
     Raises:
         OSError: If the file can't be read, or is larger.
     """
@@ -52,10 +48,6 @@ def read_lines(path: str | os.PathLike[str], max_bytes: int) -> list[str]:
 
     A byte-order mark, which some editors write, is removed. Line ends of all systems
     are accepted. The last line is empty if the file ends with a line end.
-
-    Args:
-        path: Path of the file.
-        max_bytes: Largest size that the file can have.
 
     Raises:
         OSError: If the file can't be read or is too large.

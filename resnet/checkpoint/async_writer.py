@@ -38,7 +38,6 @@ class CheckpointWriter:
         """Starts with nothing to write.
 
         Args:
-            model_dir: Folder of the run.
             keep: As in `retention.steps_to_remove`.
             retry_seconds: Seconds from a failed save until `wants_another` is true.
             ranks: The ranks that write together, each with its own writer.

@@ -51,7 +51,6 @@ def write_contents(
     """Writes `checkpoint.json`.
 
     Args:
-        folder: Folder of the checkpoint.
         metadata: JSON values that describe the run at this step.
         files: Fingerprints of the checkpoint's files by name; None computes those of
             all files in the folder.
@@ -142,7 +141,6 @@ def verify(
     """Reads each byte of a checkpoint's files, and returns its metadata.
 
     Args:
-        folder: Folder of the checkpoint.
         is_wanted: A function that returns whether to read the file of a name.
         checks_other_sizes: Whether to check the sizes of the files that aren't wanted.
 

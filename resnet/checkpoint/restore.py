@@ -43,7 +43,6 @@ def restore_newest(
         state: The state of a new run, which is replaced.
         model_dir: Folder of the run; all ranks must see it if they have
             `rank_variables`.
-        communicator: The ranks of the job.
         initialize: A function that sets weights of a new network which depend on the
             training images, called on rank 0 before any initial weights are loaded;
             None if there are no such weights.
@@ -220,8 +219,6 @@ def load_network(
     """Returns the network of a run, with the statistics of the checkpoint.
 
     Args:
-        config: The settings of the run.
-        model_dir: Its folder.
         step: The step of the checkpoint; None for the newest one that is intact.
         weights: "raw" or "ema"; None for "ema" if the run has it, else "raw".
 

@@ -80,7 +80,6 @@ def steps_to_remove(saved: Sequence[Saved], keep: int) -> list[int]:
     """Returns all but the newest steps, the best one and the ends of phases.
 
     Args:
-        saved: The saved steps, the oldest first.
         keep: Number of the newest checkpoints that are kept, at least 1.
     """
     kept = {best_step(saved), *phase_ends(saved)}
@@ -113,9 +112,6 @@ def ends_run(
     """Returns whether a run ends with a step's checkpoint, which may be corrupt.
 
     Args:
-        model_dir: Folder of the run.
-        step: A step that has a checkpoint.
-        train_steps: The run's last step.
         stop_at_top1: Top-1 at which the run stops, from 0 to 1, or 0 for none; None
             takes the setting with which the checkpoint was saved.
     """

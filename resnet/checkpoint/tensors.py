@@ -72,12 +72,10 @@ def save(
     them call this with the same step, and a save that fails on one rank fails on all.
 
     Args:
-        model_dir: Folder of the run.
         checkpoint: The contents. Each entry of its metadata that
             `retention.EVALUATIONS` names has a `top1`; the entry `ends_phase`, if there
             is one, names the phase that ends with the step.
         keep: As in `retention.steps_to_remove`.
-        ranks: The ranks that save it.
 
     Raises:
         OSError: If the folder can't be written.
@@ -231,7 +229,6 @@ def load_newest(model_dir: Path, quarantine: bool = False) -> Checkpoint | None:
     Warns of each corrupt checkpoint, and of each that can't be renamed.
 
     Args:
-        model_dir: Folder of the run.
         quarantine: Whether to rename corrupt checkpoints to `damaged-step-...`.
 
     Raises:
@@ -348,8 +345,6 @@ def assign(
     """Assigns the tensors of a checkpoint to variables, all or none.
 
     Args:
-        variables: The variables by their stored names.
-        saved: The tensors by their names.
         problem: What is wrong with the checkpoint if they differ: the first part of the
             sentence.
 

@@ -31,10 +31,6 @@ class CheckpointWatch:
 
         Args:
             model_dir: Folder of the run, which may not exist yet.
-            minutes: Time to wait for each checkpoint.
-            communicator: The ranks.
-            signals: The stop requests of this rank.
-            poll_seconds: Interval between two checks of the folder.
         """
         self._model_dir = model_dir
         self._minutes = minutes

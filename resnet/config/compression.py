@@ -334,7 +334,6 @@ def vectors(
     """Returns the shapes of what is compressed as one vector each, by their names.
 
     Args:
-        shapes: Shape of each variable by its name.
         granularity: "layerwise" or "entiremodel".
     """
     if granularity == "entiremodel":

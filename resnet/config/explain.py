@@ -217,9 +217,7 @@ def describe_run(
     """Returns the plan of a run: its settings, phases, learning rates and checkpoints.
 
     Args:
-        recipe: The recipe that the settings come from.
         overrides: The overrides from which `resolve.resolve` made the settings.
-        derived: What follows from them.
         exchange: What the ranks send of their gradients; empty for no such line.
     """
     lines = []

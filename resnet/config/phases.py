@@ -329,7 +329,6 @@ def velocity_factor(
     """Returns the factor by which a step multiplies the velocity of the step before.
 
     Args:
-        phases: The phases of the run.
         step: The step of the run, from 0.
         learning_rate_in_velocity: Whether the update is that of Caffe-style momentum,
             velocity = momentum * velocity + rate * gradient. The velocity here contains
@@ -377,7 +376,6 @@ def velocity_factor_of_part(
     of learning rates belongs to the first one, since the rate changes once per step.
 
     Args:
-        settings: The hyperparameters of the step.
         number: The number of the part, counted from the start of the run.
         num_workers: The number of parts of a global batch.
     """

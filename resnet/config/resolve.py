@@ -86,11 +86,8 @@ def resolve(
     """Returns the settings of a run: the recipe's, except for the overrides.
 
     Args:
-        recipe: The recipe.
         overrides: The values of settings of the classes in `OVERRIDABLE`; values of
             None are ignored.
-        num_train_examples: Of the data set.
-        class_names: In the order of the labels.
 
     Raises:
         TypeError: If there is no setting with the name of an override.
@@ -237,9 +234,6 @@ def schedule_in_steps(
 
     Args:
         schedule: The schedule of a recipe, in epochs and for the recipe's batch.
-        scaling: The factors of its times and rates.
-        overrides: The values that replace the recipe's.
-        num_steps: The number of steps that the schedule is for.
         name: The name of the phase, for the sentence of an error.
 
     Raises:

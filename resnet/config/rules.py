@@ -273,7 +273,6 @@ def _sentences(
     """Yields a sentence about each pair of terms that breaks the rule in some phase.
 
     Args:
-        rule: The rule.
         of_phases: The settings of a run in each phase, the one first that it begins
             with.
     """
@@ -419,7 +418,6 @@ def check_ranks(config: Config, num_ranks: int) -> None:
     """Refuses a global batch that can't be split evenly over the ranks.
 
     Args:
-        config: The settings of the run.
         num_ranks: The number of ranks; with `is_async` only that of the workers.
 
     Raises:

@@ -61,7 +61,6 @@ def learning_rate(schedule: Schedule, step: int) -> float:
     """Returns the learning rate of one step.
 
     Args:
-        schedule: The schedule, its times in steps.
         step: The step, counted from the beginning of the schedule.
 
     Raises:

@@ -99,7 +99,6 @@ class Batches(Iterator[Batch]):
             examples_of_batch: A function from the number of a batch to its examples
                 before any is replaced, int64 `[batch]`.
             corrupt_records: The corrupt records of the split that are known so far.
-            start_batch: The number of the first batch.
             num_classes: The number of classes; each label has to be below.
             num_examples: The number of all examples of the batches, on which the limit
                 of corrupt ones depends; None if their order is random, so that the

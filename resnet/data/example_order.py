@@ -86,7 +86,6 @@ def shuffle_once(x: Any, keys: Sequence[Any], num_examples: int) -> Any:
     Args:
         x: int64 in [0, a * b), any shape.
         keys: The key of each round, from `round_keys`; of x's shape or scalars.
-        num_examples: The number of examples in an epoch.
 
     Source: Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains": cycle
     walking and the generalized Feistel network.

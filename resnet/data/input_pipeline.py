@@ -105,8 +105,6 @@ class Reading:
         """Returns what a rank reads in a run.
 
         Args:
-            config: The settings of the run.
-            shard: The examples that this rank trains on.
             num_ranks: The number of all ranks, whichever shard they read.
             num_parallel_calls: The number of images that are decoded at the same time.
         """
@@ -283,12 +281,9 @@ def eval_batches(
     The last batch is padded with the last example.
 
     Args:
-        config: The settings of the run.
         shard: The examples, of which this rank evaluates at least one.
-        batch_size: The number of examples of each element.
         num_parallel_calls: The number of images that are decoded at the same time.
         start_batch: The number of the first batch to return, from 0.
-        replacements: The replacements of corrupt records.
         num_crops: 1 for the central crop of each image, or 5 for
             `preprocessing.five_crops`.
     """

@@ -90,8 +90,6 @@ def read_example(
     Args:
         path: The path of the record file, a string scalar.
         offset: The offset of the record in bytes, an int64 scalar.
-        image_key: The name of the image's feature.
-        label_key: The name of the label's feature.
     """
     ops = native.ops()
     if ops is None:
@@ -177,7 +175,6 @@ def shard_of_rank(
     themselves.
 
     Args:
-        records: The whole split.
         shards_of_ranks: The indices of the record files that each rank reads.
         rank: The rank, from 0.
     """

@@ -135,10 +135,6 @@ class Communicator:
     def report_warning(self, level: str, text: str) -> bool:
         """Has rank 0's watchdog print a warning of this rank, with the rank's name.
 
-        Args:
-            level: "warning" or "error".
-            text: The warning.
-
         Returns:
             Whether there is a watchdog.
         """
@@ -180,10 +176,6 @@ class Communicator:
 
         The ranks compare a digest of a long value, so that they exchange a few bytes,
         however long it is and however many they are.
-
-        Args:
-            what: Name of the value, for the error.
-            value: This rank's value.
 
         Raises:
             AgreedError: On all ranks, naming the first rank that differs from rank 0.
@@ -284,7 +276,6 @@ class Communicator:
 
         Args:
             values: The array, of the same shape and dtype on both ranks.
-            partner: The other rank.
         """
         if self._world is None:
             return values
@@ -354,7 +345,6 @@ class Communicator:
 
         Args:
             exit_code: Exit code of the job, if the launcher passes it on.
-            reason: The sentence or traceback that is printed.
         """
         sys.stdout.flush()
         if self._watchdog is not None:

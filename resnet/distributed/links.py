@@ -64,10 +64,6 @@ def measure(communicator: Communicator, ranks: Sequence[int]) -> list[Link]:
     """Returns the links of the ring of some ranks. To be called on all ranks.
 
     All ranks get the same result. Each of these ranks sends some 80 MB.
-
-    Args:
-        communicator: The ranks.
-        ranks: One rank on each host.
     """
     links = []
     for pairs in rounds(ranks):

@@ -24,7 +24,6 @@ def check_is_shared(
 
     Args:
         model_dir: Folder of the run, which rank 0 creates if it doesn't exist.
-        communicator: The ranks of the job.
         seconds: Time for which a rank waits for the file to appear, in seconds.
 
     Raises:

@@ -32,14 +32,7 @@ class Evaluations:
     def __init__(
         self, run: Run, state: TrainState, job: Job, evaluator: Evaluates | None = None
     ) -> None:
-        """Prepares the evaluations.
-
-        Args:
-            run: The run, which may be without evaluation.
-            state: The state of the run.
-            job: Who computes.
-            evaluator: What evaluates instead of the job's ranks.
-        """
+        """Prepares the evaluations."""
         self._config = config = run.config
         self._state = state
         self._communicator = job.communicator
@@ -121,7 +114,6 @@ def weights_in_turn(
     keeps the batch normalization statistics that were computed last.
 
     Args:
-        state: The state of the run.
         names: The names of the weights, among those of `weights_of`.
         precise_bn: The PreciseBN that recomputes the statistics of batch normalization
             for each of the weights; None keeps the moving averages.

@@ -140,7 +140,6 @@ class Evaluator:
         """Prepares the graphs, which the first batch traces.
 
         Args:
-            model: The network.
             shard: The part of the split that this rank evaluates.
             config: The settings of the run; `eval_batch_size` is the number of images
                 that the networks of all ranks process at a time.
@@ -182,7 +181,6 @@ class Evaluator:
         """Returns the result on all examples to every rank; only sums are reduced.
 
         Args:
-            penalty: The weight penalty, which is added to the loss.
             report: A function called after each batch with the number of batches done.
             top: What the predictions of this rank are added to; None for none.
 
@@ -288,7 +286,6 @@ class Evaluator:
 
         Args:
             sums: The sums over the batches of this rank, of `sums_of_batch`.
-            penalty: The weight penalty, which is added to the loss.
         """
         communicator = self._job.communicator
         communicator.report_status(
@@ -336,7 +333,6 @@ def sums_of_batch(
     sum of the cross-entropies, and the number of examples.
 
     Args:
-        logits: `[batch, num_classes]` float32.
         labels: `[batch]` int32.
         mask: `[batch]` bool.
         phase: The phase whose loss and label smoothing the cross-entropies have.
@@ -359,8 +355,6 @@ def result_of(
     Args:
         sums: The sums over all batches, as `sums_of_batch` returns them.
         num_skipped: The number of corrupt records, which are not in the sums.
-        num_examples: The number of examples of the split.
-        penalty: The weight penalty, which is added to the loss.
 
     Raises:
         RuntimeError: If not every example was counted once.
@@ -389,7 +383,6 @@ def in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
     label with a non-finite logit never has one of the highest.
 
     Args:
-        logits: `[batch, num_classes]` float32.
         labels: `[batch]` int32.
         k: The number of highest logits, at least 1.
     """

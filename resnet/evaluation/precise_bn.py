@@ -43,7 +43,6 @@ class PreciseBN:
             model: The network, whose normalization layers all have the momentum
                 `config.batch_norm_momentum`.
             shard: The part of the training split that this rank reads.
-            config: The settings of the run.
             job: Who computes; a stop request is seen between two batches.
         """
         self._model = model

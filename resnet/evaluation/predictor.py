@@ -33,7 +33,6 @@ class Preprocessor:
             image_size: The height and width of the results, in pixels.
             crop_fraction: The side of the central square, as a fraction of the shorter
                 side.
-            crop: The order of crop and resizing.
             normalization: The mean and standard deviation of the images.
         """
         self._eval_image = functools.partial(

@@ -31,7 +31,6 @@ def predict(model: keras.Model, images: tf.Tensor, views: str) -> tf.Tensor:
     has half the weight of the image itself.
 
     Args:
-        model: The network.
         images: `[batch, size, size, 3]` float32, or `[batch, crops, size, size, 3]`.
         views: A name of `VIEWS`.
 

@@ -56,9 +56,6 @@ def of_logits(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     Of classes with equal logits the earlier is first, as `evaluator.in_top` counts
     them.
 
-    Args:
-        logits: `[batch, num_classes]` float32.
-
     Returns:
         Classes, int32 `[batch, k]`, and probabilities, float32 `[batch, k]`, with k of
         at most `TOP_K`.
@@ -136,7 +133,6 @@ def wrong_images(
     Args:
         own: The predictions of this rank; None for none.
         whole: The predictions of all ranks, sorted by example.
-        records: The examples that this rank reads.
         communicator: The ranks; each must call this.
 
     Returns:

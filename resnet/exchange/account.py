@@ -89,9 +89,6 @@ def measure_exchange(
     Nothing waits for what it adds to the graph.
 
     Args:
-        traffic: The bytes of the exchange.
-        gradients: This rank's gradients.
-        means: The mean gradients over ranks.
         vectors: For compressed gradients the vectors that were to be sent, float32.
         left: What the messages of these vectors lack, float32.
     """

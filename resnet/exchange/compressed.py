@@ -24,7 +24,6 @@ def make_exchange(
     Args:
         config: The settings; the exchange must not be "auto".
         shapes: Shape of each variable by its name, in the order of the gradients.
-        communicator: The ranks.
 
     Raises:
         AgreedError: On all ranks, if the settings don't fit the variables or a host.
@@ -55,7 +54,6 @@ class CompressedExchange(GradientExchange):
         """Prepares the exchange.
 
         Args:
-            communicator: The ranks.
             shapes: Shape of each variable by its name, the same on all ranks.
             settings: The settings of compression; for a method with a momentum, those
                 of the run.

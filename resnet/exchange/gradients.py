@@ -54,7 +54,6 @@ class GradientExchange:
         """Prepares the exchange.
 
         Args:
-            collectives: The collective operations of all ranks.
             names: Names of the variables, the same on all ranks.
         """
         self.rank_variables: dict[str, tf.Variable] = {}
@@ -75,7 +74,6 @@ class GradientExchange:
             gradients: This rank's gradients, dense float32, in the order of the names.
             loss: This rank's mean loss, a float32 scalar.
             flags: This rank's status flags, `[num_flags]` float32, each 0 or 1.
-            settings: The hyperparameters of the step.
             last: The place of the gradient that is computed last: that of the first
                 variable which is trained.
         """

@@ -37,13 +37,7 @@ def sent_by_slices(message_bytes: int, num_ranks: int) -> int:
 def describe(
     settings: CompressionSettings, shapes: Sequence[Sequence[int]], num_ranks: int
 ) -> str:
-    """Returns what the ranks send in a step, compressed and dense.
-
-    Args:
-        settings: The settings of compression, which is on.
-        shapes: Shape of each variable.
-        num_ranks: Number of ranks.
-    """
+    """Returns what the ranks send in a step, compressed and dense."""
     dense = 4 * sum(math.prod(shape) for shape in shapes)
     method = METHODS[settings.method]
     coded = None
@@ -77,11 +71,9 @@ def _sent(
     """Returns which exchange is used, and what each rank sends.
 
     Args:
-        settings: The settings of compression.
         coded: Bytes of a rank's coded gradients; None if they depend on the gradients.
         whole: Bytes of those among them that an all-reduce sums up as they are
             (`dense_below`).
-        dense: Bytes of the gradients.
         num_ranks: Number of ranks, at least 2.
     """
     dense_sent = sent_by_allreduce(dense, num_ranks)

@@ -61,10 +61,8 @@ class Transport:
         """Prepares the exchange.
 
         Args:
-            communicator: The ranks.
             shapes: Shape of the gradient in each vector by its name, the same on all
                 ranks.
-            settings: The settings of compression.
             seed: Seed of the random numbers that the methods draw.
 
         Raises:
@@ -203,10 +201,7 @@ class Gather(Transport):
         """Returns the means of a bucket's vectors, and the bytes that this rank sends.
 
         Args:
-            number: Number of the bucket.
             coded: The messages of its vectors, uint8.
-            step: Number of the step.
-            ratio: Fraction of the values to keep.
         """
         del step, ratio
         message = tf.concat(coded, axis=0)
@@ -324,14 +319,7 @@ class Slices(Gather):
     def _message_of_slice(
         self, number: int, received: tf.Tensor, step: tf.Tensor, ratio: Any
     ) -> tf.Tensor:
-        """Returns the message of this rank's slice of a bucket; empty without values.
-
-        Args:
-            number: Number of the bucket.
-            received: The messages of all ranks for the pieces of this rank's slice.
-            step: Number of the step.
-            ratio: Fraction of the values to keep.
-        """
+        """Returns the message of this rank's slice of a bucket, which may be empty."""
         pieces = self._slices[number][self._rank]
         if not pieces:
             return tf.zeros([0], tf.uint8)
@@ -369,8 +357,6 @@ def slices_of(
     slices without pieces where there are too few values.
 
     Args:
-        sizes: Length of each vector.
-        num_slices: Number of slices.
         alignment: Number of values of which the place of each cut is a multiple.
     """
     total = sum(sizes)
@@ -401,9 +387,6 @@ def buckets(sizes: Sequence[int]) -> list[list[int]]:
 
     The last variables come first, as they have their gradients first. Each bucket has
     `BUCKET_VALUES` values or more, except for the last one.
-
-    Args:
-        sizes: Length of each vector.
     """
     in_order: list[list[int]] = []
     in_bucket = BUCKET_VALUES

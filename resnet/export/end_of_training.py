@@ -44,7 +44,6 @@ def export(config: Config, communicator: Communicator) -> None:
 
     Args:
         config: The settings of the run, which has saved its last checkpoint.
-        communicator: The ranks.
 
     Raises:
         AgreedError: On all ranks, if it can't be written.

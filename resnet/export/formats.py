@@ -200,8 +200,6 @@ def write(name: str, trained: "TrainedNetwork", contents: Contents, path: Path) 
 
     Args:
         name: The name of the format, a key of `FORMATS`.
-        trained: The network.
-        contents: The description of the export.
         path: The file or folder to write, which must not exist.
 
     Raises:

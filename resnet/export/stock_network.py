@@ -56,7 +56,6 @@ def build(model: keras.Model, contents: Contents) -> keras.Model:
 
     Args:
         model: The network, as `models.build` returns it.
-        contents: The description of the export.
 
     Raises:
         TypeError: If the network has a layer without a stock counterpart.
@@ -144,7 +143,6 @@ class _StockLayers:
         """Returns the outputs of the stock counterpart of a layer.
 
         Args:
-            layer: The layer to replace.
             inputs: The arguments of its call, of which those that are tensors belong to
                 the new network.
             training: Unused: Keras passes it to each stock layer.
@@ -167,13 +165,7 @@ class _StockLayers:
         """Returns the outputs of a new stock layer.
 
         Args:
-            kind: Its class.
-            layer: The layer that it replaces, which gives it its name.
-            x: Its inputs.
             part: The end of its name, if it isn't the only one with that of the layer.
-            dtype: Its policy, if it isn't that of the network.
-            weights: The weights that it gets.
-            settings: Further arguments of the class.
         """
         name = f"{layer.name}_{part}" if part else layer.name
         stock = kind(name=name, dtype=dtype or self._dtype, **settings)
@@ -389,7 +381,6 @@ def outputs_of(network: keras.Model, images: tf.Tensor) -> dict[str, tf.Tensor]:
 
     Args:
         network: The network, as `build` returns it.
-        images: The images as it takes them.
     """
     probabilities = network(images, training=False)
     classes = tf.argmax(probabilities, axis=-1, output_type=tf.int32)

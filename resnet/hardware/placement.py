@@ -104,10 +104,8 @@ def environment(
     of TensorFlow's threads, which have flags.
 
     Args:
-        threads: The threads of this rank.
         kmp_blocktime: The time that an OpenMP thread spins before it sleeps, in ms.
         amx_is_hidden: As `cpu_features.amx_is_hidden` returns it.
-        environ: The environment of the process.
         num_local_ranks: The number of ranks on the node, as MPI counts them.
     """
     defaults = {

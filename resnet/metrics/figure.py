@@ -36,7 +36,6 @@ def write(figure: "Figure", path: pathlib.Path, flag: str) -> None:
     """Writes a figure to a file, atomically; the suffix selects the format.
 
     Args:
-        figure: The figure.
         path: The file. Its folder is created if it doesn't exist.
         flag: The flag that gives the path, for errors.
 
@@ -298,7 +297,6 @@ def estimate(
         hours_limit: The time that is asked for; 0 for none.
         parts: The fraction of a step that each of `STEP_PARTS` takes, by the number of
             nodes, for those that are drawn.
-        title: The title.
     """
     figure, (left, right) = _panels((10, 4.5), 1, 2)
     nodes = list(hours)
@@ -378,10 +376,6 @@ def study(rows: Sequence[StudyRow], title: str) -> "Figure":
 
     Each row is a point: the median of its seeds, with a bar from the worst to the best.
     Rows without a training that has not diverged are left out.
-
-    Args:
-        rows: The rows, at least one.
-        title: What all trainings have in common.
     """
     figure, (over_bytes, over_time) = _panels((12, 5.2), 1, 2, sharey=True)
     methods = list(dict.fromkeys(row.method for row in rows if row.method))

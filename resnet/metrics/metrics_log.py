@@ -137,9 +137,6 @@ class MetricsLog:
         """Continues the files of a run, or creates them.
 
         Args:
-            model_dir: Folder of the run.
-            start_step: Number of steps done.
-            rank: Rank of this process.
             was_evaluated: Whether the present state has been evaluated already, so that
                 its evaluation lines are kept.
             num_expected: Number of lines that the run had logged when it saved that

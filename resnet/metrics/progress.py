@@ -40,7 +40,6 @@ class Progress:
         """Prints a line; returns the images per second since the last line.
 
         Args:
-            step: Number of steps done.
             numbers: Metrics by name; those with a `progress` in their row are shown.
         """
         config = self._config
@@ -108,9 +107,7 @@ def fit(fields: Mapping[str, str], done: float, width: int) -> str:
     bar; after that the line is cut.
 
     Args:
-        fields: Parts of the line by their names.
         done: Fraction of the run that the bar shows, from 0 to 1.
-        width: The width of the terminal.
     """
     shown = dict(fields)
     for name in ("learning_rate", "epoch"):

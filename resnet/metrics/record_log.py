@@ -26,7 +26,6 @@ def prepare(folder: str, start_step: int, is_first_start: bool) -> None:
 
     Args:
         folder: The folder of the log; empty for no log.
-        start_step: The number of the first global batch.
         is_first_start: Whether the run has never started before.
 
     Raises:

@@ -176,9 +176,6 @@ class RunLog:
 
         Args:
             kind: The kind of its metrics line, "eval" or "eval_ema".
-            numbers: The results, by name.
-            seconds: The time that the evaluation took.
-            text: The results in one line.
         """
         self._write(kind, {**numbers, "seconds": seconds})
         weights = ", EMA weights" if kind == _EMA else ""

@@ -31,7 +31,6 @@ class StepCosts:
         """Begins without a step.
 
         Args:
-            communicator: The ranks.
             local_batch_size: The number of images of this rank in a step.
             is_compressed: Whether the gradients are compressed.
         """

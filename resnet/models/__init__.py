@@ -21,7 +21,6 @@ def build(
 
     Args:
         name: One of `names.MODELS`.
-        num_classes: Number of logits.
         image_size: As in `NetworkOptions`.
         **options: The other options of `NetworkOptions`.
 

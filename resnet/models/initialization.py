@@ -24,9 +24,7 @@ def initialize(model: keras.Model, distribution: str, seed: int) -> None:
     trained, and its bias, also with "pytorch".
 
     Args:
-        model: The network.
         distribution: One of `names.INITIALIZATIONS`.
-        seed: Seed of the weights.
 
     Source: torch/nn/modules/conv.py and linear.py, reset_parameters; dmlc/mxnet,
     python/mxnet/initializer.py, Uniform. Of "dirac": Jordan 2024, arXiv:2404.00498,
@@ -63,10 +61,6 @@ def _begin_as_identity(kernel: np.ndarray) -> None:
 
 def initialize_last_bias(model: keras.Model, logit: float) -> None:
     """Initializes all biases of a network's last layer to one value.
-
-    Args:
-        model: The network.
-        logit: The value.
 
     Raises:
         ValueError: If the last layer has no biases.

@@ -135,7 +135,6 @@ def num_parameters(model: str, num_classes: int, se_ratio: float = 0.0) -> int:
 
     Args:
         model: One of `MODELS`.
-        num_classes: The number of its classes.
         se_ratio: The ratio of squeeze-and-excitation; 0 for none.
     """
     row = MODELS[model]

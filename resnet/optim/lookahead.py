@@ -29,12 +29,7 @@ class Lookahead:
     """
 
     def __init__(self, variables: Sequence[tf.Variable], config: Config) -> None:
-        """Copies the variables.
-
-        Args:
-            variables: The variables, also those that aren't trained.
-            config: The settings of the run.
-        """
+        """Copies the variables."""
         self.slow = [tf.Variable(variable) for variable in variables]
         self._variables = list(variables)
         self._config = config

@@ -14,8 +14,6 @@ def of_examples(
     """Returns the loss of each example in the training of a phase, `[batch]` float32.
 
     Args:
-        logits: `[batch, num_classes]` float32.
-        labels: `[batch]` int32, from 0.
         mix_weight: `[batch]` float32: weight of each example's own label where
             examples are mixed.
         phase: The phase, whose loss, label smoothing and mixing count.
@@ -39,8 +37,6 @@ def without_mixing(
     """Returns the loss of each example in an evaluation, `[batch]` float32.
 
     Args:
-        logits: `[batch, num_classes]` float32.
-        labels: `[batch]` int32, from 0.
         phase: The phase, whose loss and label smoothing count.
     """
     if phase.loss == "binary_cross_entropy":
@@ -53,8 +49,6 @@ def smoothed(labels: tf.Tensor, num_classes: int, label_smoothing: float) -> tf.
     """Returns the smoothed labels, `[batch, num_classes]` float32.
 
     Args:
-        labels: `[batch]` int32, from 0.
-        num_classes: The number of classes.
         label_smoothing: Fraction of the label that is spread evenly over all classes.
 
     Source: Szegedy et al. 2015, arXiv:1512.00567, section 7.
@@ -82,7 +76,6 @@ def binary_cross_entropy(
     larger by the number of classes.
 
     Args:
-        logits: `[batch, num_classes]` float32.
         targets: `[batch, num_classes]` float32, from 0 to 1.
         target_threshold: The target above which it counts as 1, and otherwise as 0; 0
             leaves the targets as they are.
@@ -102,10 +95,6 @@ def classifier_bias_init(phase: PhaseSettings, num_classes: int) -> float:
     With binary cross-entropy it is -log(num_classes), so that the first probabilities
     are nearly those of a guess, as they are with a softmax of equal logits.
 
-    Args:
-        phase: The first phase of the run.
-        num_classes: The number of classes.
-
     Source: mosaicml/composer, composer/models/initializers.py,
     linear_log_constant_bias.
     """
@@ -118,8 +107,6 @@ def cross_entropy(
     """Returns the softmax cross-entropy of each example, `[batch]` float32.
 
     Args:
-        logits: `[batch, num_classes]` float32.
-        labels: `[batch]` int32, from 0.
         label_smoothing: Fraction of the label that is spread evenly over all classes.
 
     Source: Szegedy et al. 2015, arXiv:1512.00567, section 7.
@@ -138,7 +125,6 @@ def mixed_cross_entropy(
 
     Args:
         logits: `[batch, num_classes]` float32; the batch is even.
-        labels: `[batch]` int32, from 0.
         mix_weight: `[batch]` float32, from 0 to 1, as `mixing.mix_pairs` returns it.
         label_smoothing: Fraction of the label that is spread evenly over all classes.
 
@@ -156,7 +142,6 @@ def weight_penalty(variables: Sequence[tf.Variable], weight_decay: float) -> flo
     include it in the loss that they print.
 
     Args:
-        variables: The variables that decay.
         weight_decay: Factor of a variable that is added to its gradient.
     """
     return weight_decay * sum(float(tf.nn.l2_loss(variable)) for variable in variables)

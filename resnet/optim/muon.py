@@ -156,9 +156,6 @@ def cost(shape: Sequence[int]) -> int:
 
     For sides m <= n, two products have 2 m^2 n of them each. Those of Gram matrices
     have 2 m^3: one in each iteration, and three more between two iterations.
-
-    Args:
-        shape: The shape of the matrix.
     """
     shorter, longer = sorted(shape)
     num_products = ITERATIONS + 3 * (ITERATIONS - 1)

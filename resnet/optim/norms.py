@@ -40,7 +40,6 @@ def clip_by_global_norm(
 
     Args:
         tensors: float32 tensors of known shapes.
-        largest_norm: The limit.
     """
     total = tf.reduce_sum(tf.stack([square_sum(tensor) for tensor in tensors]))
     clipped, _ = tf.clip_by_global_norm(tensors, largest_norm, use_norm=tf.sqrt(total))

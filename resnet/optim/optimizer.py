@@ -27,7 +27,6 @@ class Optimizer:
         """Makes the state, which is zero before the first step.
 
         Args:
-            variables: The variables by their names.
             config: The settings, which name the rule and have its constants.
         """
         self.variables = dict(variables)
@@ -69,8 +68,6 @@ class Optimizer:
         """Updates the variables by one step; to be called inside the graph.
 
         Args:
-            gradients: Mean gradients, one for each variable.
-            settings: The hyperparameters of the step.
             rate_factors: The factor of each variable's learning rate, where variables
                 of factor 0, and their state, stay as they are; empty for 1.
             collectives: The ranks that have the same state; None if no other rank has.

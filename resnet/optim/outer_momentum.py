@@ -31,11 +31,7 @@ class OuterMomentum:
     """
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
-        """Creates the velocities, and begins a round.
-
-        Args:
-            variables: The variables that are trained.
-        """
+        """Creates the velocities, and begins a round."""
         self._variables = list(variables)
         self.starts = [tf.Variable(variable) for variable in variables]
         self.velocities = [
@@ -67,7 +63,6 @@ class OuterMomentum:
 
         Args:
             means: The means over ranks of the weights that the round has ended with.
-            phase: The phase, with its outer momentum.
             learning_rate: The learning rate of the last step of the round.
             frozen: Numbers of the variables that the phase doesn't train. They and
                 their velocities stay as they are.

@@ -48,7 +48,6 @@ class TrainState:
         """Makes the state of a new run.
 
         Args:
-            config: The settings of the run.
             model: The network; None for a new one.
 
         Raises:
@@ -252,11 +251,6 @@ def weight_penalty(
 
     If the last of these steps ended a phase, the weight decay is still that of this
     phase.
-
-    Args:
-        variables: The variables that decay.
-        config: The settings of the run.
-        step: The number of steps done.
     """
     if OPTIMIZERS[config.optimizer].is_decoupled:
         return 0.0
@@ -316,7 +310,6 @@ def assign_flat(variables: Sequence[tf.Variable], values: np.ndarray) -> None:
     """Assigns the values that `flatten` returns, cast to the variables' dtypes.
 
     Args:
-        variables: The variables.
         values: The values of all variables, `[num_values]`.
     """
     ends = np.cumsum([variable.shape.num_elements() for variable in variables])

@@ -200,7 +200,6 @@ def evenly(count: int, limit: int) -> list[int]:
     """Returns at most `limit` of `count` indices, evenly, the first and the last too.
 
     Args:
-        count: The number of indices.
         limit: The number of indices to return, at least 2.
     """
     if count <= limit:

@@ -79,7 +79,6 @@ def confusion_matrix(
     Args:
         labels: The class of each image, `[n]`, from 0.
         predicted: The class that the network predicts for it, `[n]`.
-        num_classes: The number of classes.
     """
     cells = labels.astype(np.int64) * num_classes + predicted
     counts = np.bincount(cells, minlength=num_classes**2)
@@ -201,7 +200,6 @@ def reliability(
         confidence: The probability of each predicted class, `[n]`; those that aren't
             finite are left out.
         is_right: Whether each prediction is right, `[n]`.
-        num_bins: The number of bins.
 
     Source: Guo et al. 2017, "On Calibration of Modern Neural Networks",
     arXiv:1706.04599, section 2, equations 2 and 3.

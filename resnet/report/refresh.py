@@ -42,7 +42,6 @@ def kept_fresh(config: Config, is_writer: bool) -> Iterator[None]:
     A report that can't be written doesn't fail the run.
 
     Args:
-        config: The settings of the run.
         is_writer: Whether this rank writes the report.
     """
     process = None
@@ -85,10 +84,7 @@ def keep_fresh(
     """Writes the page when it is due, until the other end closes a pipe.
 
     Args:
-        model_dir: The folder of the run.
-        interval: How often to write it.
         sizes: The number of training examples, and the size of the global batch.
-        ended: The descriptor of the pipe.
         poll_seconds: The time between two looks at the run.
     """
     written_at, number = time.monotonic(), 0

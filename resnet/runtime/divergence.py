@@ -27,11 +27,9 @@ def check_loss(
 
     Args:
         loss: Mean loss of the last step over all ranks.
-        local_loss: Loss of this rank in that step.
         step: Number of steps done, the last one included.
         examples: Indices of this rank's examples in the whole split, `[local_batch]`
             int64.
-        model_dir: Folder of the run.
         communicator: The ranks; each must call it.
 
     Raises:

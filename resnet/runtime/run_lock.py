@@ -158,7 +158,6 @@ def _is_at(opened: int | os.stat_result, path: Path) -> bool:
 
     Args:
         opened: The descriptor of the file, or what it was when it was at the path.
-        path: The path.
 
     Raises:
         OSError: If the file system can't tell.

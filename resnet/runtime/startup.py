@@ -52,7 +52,6 @@ def join_job(
 
     Args:
         process: The rank of this process and its position on the node.
-        communicator: The ranks.
         stall_seconds: The time without progress or heartbeat, in seconds, after which
             the watchdog aborts the job.
         model_dir: The folder in which the watchdog reports a failure; None for no
@@ -77,7 +76,6 @@ def check_same_settings(
         what: The description of what is compared, for the message.
         record_set: The data set, or None. Its `source` may differ between ranks.
         settings: The settings that all ranks must share; compared by their `repr`.
-        communicator: The ranks.
 
     Raises:
         AgreedError: On all ranks, if they differ.
@@ -130,8 +128,6 @@ def settle_placement(
 
     Args:
         process: The rank of this process and its position on the node.
-        communicator: The ranks.
-        settings: How the processes run.
         shares_cores: Whether this rank computes so little that it may run on all cores
             that it may use, which the other ranks divide among themselves.
     """

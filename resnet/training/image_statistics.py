@@ -25,9 +25,6 @@ def initializer(
     It reads the first 5,000 training images that the rank has, without augmentation.
 
     Args:
-        model: The network.
-        config: The settings of the run.
-        shard: The training examples that this rank reads.
         num_parallel_calls: The number of images that are decoded at the same time.
     """
     layers = whitening.layers_of(model)

@@ -30,7 +30,6 @@ class Synchronization:
 
         Args:
             state: The state of the run, which they change.
-            communicator: The ranks.
         """
         self._state = state
         self._communicator = communicator
@@ -39,9 +38,6 @@ class Synchronization:
 
     def __call__(self, account: ExchangeAccount) -> ExchangeAccount:
         """Averages, if the last step done ends a round; to be called on all ranks.
-
-        Args:
-            account: What the exchange of that step cost.
 
         Returns:
             What it cost together with the averages.

@@ -193,8 +193,6 @@ def _save(
     """Flushes the metrics so far to disk, then saves the state.
 
     Args:
-        manager: The checkpoints of the run.
-        log: The log of the run.
         results: The results of evaluating this very state, by the kind of their metrics
             line; None if it was not evaluated.
     """

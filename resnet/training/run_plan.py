@@ -30,10 +30,7 @@ def print_plan(
     """Prints what a run would do, and draws it where that is asked for.
 
     Args:
-        recipe: The recipe of the run.
-        overrides: The settings that the command line overrides.
         data_dir: The folder of the data set; empty for the numbers of the recipe's.
-        num_ranks: The number of ranks of the run.
         plot_file: The file to draw the hyperparameters to; empty for none.
 
     Raises:

@@ -55,7 +55,6 @@ class TrainStep:
 
         Args:
             state: The state of the run, which the steps change.
-            phase: The phase.
             exchange: The exchange of gradients with the other ranks.
         """
         self.phase = phase
@@ -79,7 +78,6 @@ class TrainStep:
         """Adds up the gradients of a micro-batch that is not the last of its step.
 
         Args:
-            micro_batch: The micro-batch.
             step: The number of the step, from 0, on which dropout depends.
         """
         self._accumulate(micro_batch, self._dropout_key(step))
@@ -96,7 +94,6 @@ class TrainStep:
         Args:
             last: The last of the equal micro-batches of this rank's part of the global
                 batch; without gradient accumulation, the only one.
-            settings: The hyperparameters of this step.
             stop_requested: Whether this rank has been asked to stop.
             save_requested: Whether this rank asks for a checkpoint.
         """
@@ -216,10 +213,8 @@ def apply_directions(
     weight decay alone.
 
     Args:
-        optimizer: The optimizer.
         directions: The mean directions over ranks, one for each variable of the
             optimizer, which the learning rate is yet to multiply.
-        settings: The hyperparameters of the step.
     """
     optimizer.apply([tf.zeros_like(direction) for direction in directions], settings)
     for variable, direction in zip(
@@ -237,7 +232,6 @@ def update_ema(
 
     Args:
         ema: The EMA of each variable; empty for a run without EMA.
-        variables: The variables.
         decay: The EMA decay of this step, a float32 scalar.
     """
     weight_of_new = 1 - decay

@@ -123,10 +123,6 @@ class WatchdogClient:
 
         That of rank 0 only notes it, since rank 0 prints it by itself. It may be called
         by any thread.
-
-        Args:
-            level: "warning" or "error".
-            text: The warning.
         """
         message = {"warning": text, "level": level}
         # Longer ones could be torn apart by another thread's, or by a full pipe.

@@ -331,7 +331,6 @@ class Watchdog:
         """Prints why the job ends, and ends it; does nothing if it is ending already.
 
         Args:
-            text: The reason.
             kill: Whether each watchdog kills its rank; if not, a rank ends the job.
         """
         if self._kill_at is not None:

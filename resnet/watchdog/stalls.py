@@ -82,11 +82,8 @@ def find_stall(
     """Returns a sentence that names the rank that has stalled, or None.
 
     Args:
-        peers: The ranks whose status is known.
-        unregistered: The ranks that have never reported.
         stall_seconds: Seconds for which a rank may be silent, stopped, or in the same
             activity. An activity may take longer if earlier ones did.
-        now: Present time, by the monotonic clock.
     """
     for peer in peers:
         if now - peer.heard_at > stall_seconds:

@@ -46,7 +46,6 @@ def load(path: Path, config: Config, shapes: Shapes) -> dict[str, np.ndarray]:
     Args:
         path: One of our checkpoints, the folder of a run, a TensorFlow checkpoint of
             the TPU recipe, or a file with a suffix of `files.SUFFIXES`.
-        config: The settings of the run that begins.
         shapes: The shapes of the network's variables by their paths.
 
     Raises:
@@ -115,11 +114,6 @@ def _require_settings(
     path: Path, settings: Mapping[str, object], config: Config
 ) -> None:
     """Refuses weights of a network that computes something else than that of the run.
-
-    Args:
-        path: The file of the weights.
-        settings: Settings of the network that the weights are for, among others.
-        config: The settings of the run.
 
     Raises:
         UserError: Naming the setting and the value that the weights need.

@@ -29,7 +29,6 @@ def ramp(
     Args:
         phase: The phase, with the schedule for all of its epochs.
         smallest: The side of the first images in pixels.
-        largest: The side of the last images.
         begin: The epoch, from 0, up to which images are the smallest.
         end: The epoch from which on they are the largest.
         increment: The difference of two sizes in the ramp, in pixels.

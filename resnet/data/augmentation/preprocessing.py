@@ -71,11 +71,9 @@ def train_image(
     RandAugment follows after them, but before the cutout mask.
 
     Args:
-        original: The original image, JPEG-encoded or decoded.
         phase: The phase of the run, whose settings the image has.
         seed: The seed of the example, int64 `[2]`, the first number not negative. The
             result depends only on the seed and the original image.
-        normalization: What the values are normalized by.
         flip: Whether the image is flipped, a bool scalar; None for probability 1/2.
 
     Source of "pad_crop_flip_cutout": davidcpage/cifar10-fast, core.py (Crop, FlipLR,
@@ -104,13 +102,11 @@ def eval_image(
     """Returns an image for evaluation: its central square, resized and normalized.
 
     Args:
-        original: The original image, JPEG-encoded or decoded.
         image_size: The height and width of the result, in pixels.
         crop_fraction: The side of the central square as a fraction of the shorter side
             of the original image.
         crop: "crop_then_resize", or "resize_then_crop" as in February 2018: the shorter
             side is resized to `image_size / crop_fraction`, then the center is cropped.
-        normalization: What the values are normalized by.
     """
     if crop == "resize_then_crop":
         shorter_side = round(image_size / crop_fraction)
@@ -134,11 +130,9 @@ def five_crops(
     `[5, image_size, image_size, 3]` float32.
 
     Args:
-        original: The original image, JPEG-encoded or decoded.
         image_size: The height and width of each crop, in pixels.
         crop_fraction: The side of a crop as a fraction of the shorter side, which is
             resized to `image_size / crop_fraction`.
-        normalization: What the values are normalized by.
 
     Source: Krizhevsky et al. 2012, "ImageNet Classification with Deep Convolutional
     Neural Networks", section 4.1, who took the corners of the central square.
@@ -399,7 +393,6 @@ def crop(original: tf.Tensor, begin: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     published runs used the same decoder.
 
     Args:
-        original: The original image, JPEG-encoded or decoded.
         begin: The top and left position of the crop in pixels, int32 `[2]`.
         size: The height and width of the crop in pixels, int32 `[2]`.
     """

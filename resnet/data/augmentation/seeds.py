@@ -20,6 +20,5 @@ def seed_for(seed: tf.Tensor, use: int) -> tf.Tensor:
 
     Args:
         seed: The seed of the example, int64 `[2]`.
-        use: One of the constants of this module.
     """
     return seed - tf.constant([use << 32, 0], tf.int64)

@@ -58,9 +58,7 @@ class Residuals:
         """Creates the residuals, which are zero.
 
         Args:
-            settings: The settings of compression.
             shapes: Shape of the gradient in each vector by its name.
-            num_ranks: Number of ranks.
         """
         del num_ranks
         self._settings = settings

@@ -98,8 +98,6 @@ def ratio_at(
     Args:
         step: Number of steps since the start of the run, an int64 scalar.
         ratio: Fraction of the values to send after the warm-up.
-        steps_per_epoch: Number of steps of an epoch.
-        warmup_epochs: Number of epochs E of the warm-up.
 
     Source: Lin et al. 2018, arXiv:1712.01887, section 3.3.
     """

@@ -95,8 +95,6 @@ def decode_mean(
     Args:
         messages: uint8: those of all vectors of rank 0, then those of rank 1, and so
             on.
-        sizes: Length of each vector.
-        num_ranks: Number of ranks.
 
     Raises:
         tf.errors.DataLossError: In the graph, if they are corrupt.

@@ -28,7 +28,6 @@ def draw(num_values: int, count: int, stream: tf.Tensor) -> tf.Tensor:
 
     Args:
         num_values: Length n of the vector, at least 1.
-        count: Number of coordinates, at most n.
         stream: `Context.stream`, of which the rank doesn't count.
     """
     # index_shuffle needs mixed keys: with the numbers of successive steps it would keep

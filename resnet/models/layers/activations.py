@@ -133,7 +133,6 @@ class Gate(_Activated):
         """Returns the outputs, of the images' shape, or a list of `num_copies`.
 
         Args:
-            images: `[batch, height, width, channels]`, float32 or bfloat16.
             logits: `[batch, channels]`, in the same dtype.
             residual: Tensor to add, of the shape and dtype of the images.
         """

@@ -77,12 +77,7 @@ class ConvNorm(Layer):
         """Stores the settings of the layer.
 
         Args:
-            filters: Number of output channels.
-            kernel_size: Height and width of the kernel.
-            stride: Stride in both dimensions.
             batch_norm_momentum: Momentum of the moving averages, in [0, 1).
-            seed: Seed of the initial kernel.
-            name: The first part of the variables' paths.
             relu: Whether to apply ReLU to the outputs.
             zero_gamma: Whether gamma, the scale, is initialized to 0 instead of 1.
             num_copies: Number of references to the output that `call` returns. With one
@@ -148,7 +143,6 @@ class ConvNorm(Layer):
         With `num_copies` above 1 it returns a list with that many equal tensors.
 
         Args:
-            images: `[batch, height, width, channels]`, float32 or bfloat16.
             residual: Tensor to add before the ReLU, of the shape and dtype of the
                 result, or None.
             training: Whether to normalize with the batch's statistics and to update the

@@ -29,13 +29,10 @@ def conv2d(
     before the result is rounded and stored.
 
     Args:
-        images: `[batch, height, width, channels]`, float32 or bfloat16.
         kernel: `[size, size, channels, filters]`, float32; it is rounded to the images'
             dtype.
-        stride: Stride in both dimensions.
         bias: `[filters]`, float32, or None.
         residual: Tensor to add, of the shape and dtype of the result, or None.
-        relu: Whether to apply ReLU.
         scale: `[filters]`, float32, by which the kernel is multiplied before it is
             rounded, or None.
     """

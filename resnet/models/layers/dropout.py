@@ -51,7 +51,6 @@ class Dropout(Layer):
         Args:
             rate: Probability to drop a feature, in [0, 1).
             seed: Seed of this layer, so that no two layers have the same masks.
-            name: Name of the layer.
         """
         super().__init__(name)
         self.rate = rate

@@ -42,10 +42,8 @@ def batch_norm(
         gamma: Scale, `[channels]`, float32.
         beta: Shift, `[channels]`, float32.
         residual: Tensor to add, of the shape and dtype of `x`, or None.
-        relu: Whether to apply ReLU.
         num_copies: Number of references to y that are returned. With one for each
             consumer, the backward op sums their gradients while it reads them.
-        epsilon: Constant added to the variance.
 
     Returns:
         y, `num_copies` times, of the shape and dtype of `x`; mean and variance,

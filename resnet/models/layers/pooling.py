@@ -22,9 +22,6 @@ def max_pool(
     values. Of several equal largest values the first one gets the gradient.
 
     Args:
-        images: `[batch, height, width, channels]`, float32 or bfloat16.
-        window: Height and width of the windows.
-        stride: Stride in both dimensions.
         padding: "valid" for windows inside of the images only; "same" for
             ceil(size / stride) windows, as TensorFlow has them; "symmetric" for windows
             that begin (size of the window - 1) / 2 before the images, and end as many
@@ -183,10 +180,6 @@ def blur(images: tf.Tensor, stride: int) -> tf.Tensor:
     [1, 2, 1] / 4 is the average over two positions, twice. TensorFlow's average pooling
     and its gradient are fast in both dtypes; its depthwise convolution takes ten times
     as long for the gradient in bfloat16.
-
-    Args:
-        images: `[batch, height, width, channels]`, float32 or bfloat16.
-        stride: Stride in both dimensions.
     """
     padded = tf.pad(images, [[0, 0], [1, 1], [1, 1], [0, 0]])
     averages = tf.nn.avg_pool2d(padded, 2, 1, "VALID")

@@ -66,7 +66,6 @@ def whiten(layer: Whitening, batches: Iterable[np.ndarray]) -> None:
     """Sets the kernel of a layer by the patches of images, all positions of them.
 
     Args:
-        layer: The layer.
         batches: The images in batches, `[batch, height, width, channels]` float32, as
             the layer will get them.
 
@@ -84,7 +83,6 @@ def second_moments(batches: Iterable[np.ndarray], size: int) -> np.ndarray:
 
     Args:
         batches: The images in batches, `[batch, height, width, channels]`.
-        size: Height and width of the patches.
 
     Returns:
         `[n, n]` float64, where n = size * size * channels; the values of a patch are in
@@ -118,7 +116,6 @@ def kernel_of(moments: np.ndarray, size: int) -> np.ndarray:
     Args:
         moments: The mean products of the values of a patch, `[n, n]`, as
             `second_moments` returns them.
-        size: Height and width of the patches.
     """
     eigenvalues, eigenvectors = np.linalg.eigh(moments)
     eigenvalues, eigenvectors = eigenvalues[::-1], eigenvectors[:, ::-1]

@@ -46,8 +46,6 @@ class Closures:
         """Begins without closures.
 
         Args:
-            coordinator: The coordinator of the cluster.
-            num_workers: The number of workers.
             max_staleness: The bound on staleness; below 0 there is none.
         """
         self._coordinator = coordinator
@@ -68,9 +66,7 @@ class Closures:
         """Schedules a closure.
 
         Args:
-            number: The number of the closure.
             function: A `tf.function`.
-            *args: Its arguments.
         """
         self.running.add(number)
         self._bound.start(number)
@@ -139,7 +135,6 @@ def naming_corrupt_records(
     result is awaited.
 
     Args:
-        records: The records that are read.
         examples_read: Returns the numbers of the examples that the workers read now.
 
     Raises:

@@ -75,10 +75,7 @@ def train(
     """Trains on parameter servers: rank 0 coordinates, the others serve or work.
 
     Args:
-        prepared: What all ranks have agreed on.
         process: The rank of this process and its position on the node.
-        communicator: The ranks.
-        signals: The stop requests of this rank.
         save_settings: Writes the settings of the run, given its number of workers.
         export: Exports the network of a run that is complete.
 
@@ -153,11 +150,7 @@ def _coordinate(
     """Trains as the coordinator; returns the settings, and whether the run is complete.
 
     Args:
-        prepared: What all ranks have agreed on.
         job: Rank 0 alone, with the stop requests of all ranks.
-        endpoints: The servers of all ranks.
-        workers: The workers.
-        save_settings: Writes the settings of the run.
     """
     startup.start_tensorflow(job.communicator)
     program.require_exit_at_once()

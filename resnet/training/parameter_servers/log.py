@@ -30,9 +30,7 @@ class AsyncLog(RunLog):
         """Opens the files of a run, or continues those of an earlier start.
 
         Args:
-            config: The settings of the run.
             state: The state of the run on the coordinator.
-            communicator: The coordinator alone.
             pull_weights: A function that reads the weights from the servers, whose
                 weight penalty a line needs.
         """
@@ -42,21 +40,13 @@ class AsyncLog(RunLog):
         self._reading_seconds = self._seconds = 0.0
 
     def closure_done(self, done: Done) -> None:
-        """Counts a closure.
-
-        Args:
-            done: Its result.
-        """
+        """Counts a closure."""
         self._staleness.add(int(done.staleness))
         self._reading_seconds += float(done.reading_seconds)
         self._seconds += float(done.seconds)
 
     def parts_done(self, settings: StepSettings) -> None:
-        """Counts a step, and logs it where a line is due.
-
-        Args:
-            settings: The hyperparameters of the step.
-        """
+        """Counts a step, and logs it where a line is due."""
         self._count_step(settings)
 
     def _measured(self) -> dict[str, Any]:

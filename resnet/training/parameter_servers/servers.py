@@ -36,7 +36,6 @@ class Server:
         """Creates the variables with the values of the state.
 
         Args:
-            index: The number of the server.
             state: The state of the run, on the coordinator.
             indices: The indices of its variables in the order of the network's, first
                 the trainable ones, then the others.
@@ -69,7 +68,6 @@ class ServerVariables:
 
         Args:
             state: The state of the run, on the coordinator, whose values they get.
-            num_servers: The number of servers.
         """
         self._state = state
         sizes = [
@@ -148,11 +146,7 @@ class ServerVariables:
 def _read(
     parts: Iterable[tuple[Server, Sequence[int], Sequence[tf.Variable]]],
 ) -> list[tf.Tensor]:
-    """Returns the values of the variables of all servers, in the order of the indices.
-
-    Args:
-        parts: Each server with the indices of some of its variables, and these.
-    """
+    """Returns the values on all servers, in the order of the indices."""
     values: dict[int, tf.Tensor] = {}
     for server, indices, variables in parts:
         with tf.device(server.device):
@@ -192,12 +186,10 @@ def apply_update(
     `moving_averages` says. An update of a closure that was applied before is ignored.
 
     Args:
-        server: The server.
         gradients: The gradients, one for each of its weights.
         statistics: The statistics of the batch, one for each of its averages.
         number: The number of the closure, an int64 scalar.
         read_at: The `num_updates` of the server before its weights were read.
-        settings: The hyperparameters of the step.
         nesterov: Whether the momentum is Nesterov's.
         inverse_staleness: Whether the learning rate is divided by the staleness where
             that is above 1.

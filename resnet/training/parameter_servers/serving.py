@@ -39,8 +39,6 @@ class Child:
         """Starts the process.
 
         Args:
-            role: The role of this rank.
-            threads: The threads of this rank.
             port: TCP port of the server; 0 for any free one.
         """
         self._process = subprocess.Popen(
@@ -131,8 +129,6 @@ def serve(
 
     Args:
         role: The role of this rank, not that of rank 0.
-        threads: The threads of this rank.
-        communicator: The ranks.
         stall_seconds: The time in seconds after which a silent child counts as lost.
         signals: The stop requests of this rank, of which rank 0 is notified.
 

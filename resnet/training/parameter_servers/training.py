@@ -57,10 +57,7 @@ class AsyncTraining:
         """Restores the newest checkpoint, and puts its variables on the servers.
 
         Args:
-            run: The run, whose shards are all examples.
             job: The coordinator alone, with the stop requests of all ranks.
-            coordinator: The coordinator of the cluster.
-            workers: The workers.
         """
         self._run, self._config = run, run.config
         self._workers = workers

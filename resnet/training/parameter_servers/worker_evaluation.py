@@ -36,10 +36,6 @@ class WorkerEvaluator:
             run: The run, whose shard of validation is all examples; `eval_batch_size`
                 is the number of images that all workers process at a time.
             job: The coordinator alone, with the stop requests of all ranks.
-            model: The network of the coordinator.
-            variables: The variables on the servers.
-            closures: Closures without a bound on their staleness.
-            workers: The workers.
         """
         assert run.validation is not None  # noqa: S101 - Else nothing is evaluated.
         self._config = run.config
@@ -57,9 +53,6 @@ class WorkerEvaluator:
 
     def evaluate(self, penalty: float = 0.0) -> Result:
         """Returns the result on all examples.
-
-        Args:
-            penalty: The weight penalty, which is added to the loss.
 
         Raises:
             Preempted: If the run was asked to stop.

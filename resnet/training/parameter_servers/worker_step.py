@@ -46,10 +46,7 @@ def make(
     key of dropout (int64) and the first three of `StepSettings` (float32 `[3]`).
 
     Args:
-        config: The settings of the run.
-        phase: The phase.
         state: The state of the run, on the coordinator.
-        variables: The variables on the servers.
         reading: What the workers read; a closure has a micro-batch of it.
     """
 
@@ -112,11 +109,6 @@ def _gradients(
     """Returns loss, gradients and statistics of batch normalization of a batch.
 
     Args:
-        config: The settings of the run.
-        phase: The phase.
-        state: The state of the run, whose model computes.
-        weights: The values of the model's trainable variables, in their order.
-        batch: The examples.
         dropout_key: The key of dropout, int64.
 
     Returns:
