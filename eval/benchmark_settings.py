@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from resnet.base.errors import UserError
 from resnet.base.settings import setting
+from resnet.config import networks
 from resnet.config.phases import (
     LARGEST_IMAGE,
     SMALLEST_IMAGE,
@@ -13,7 +14,6 @@ from resnet.config.phases import (
     PhaseSettings,
 )
 from resnet.config.recipes import RECIPES, imagenet
-from resnet.models import names
 
 MANY_STEPS = 1_000_000
 _COUNT = (1, MANY_STEPS)
@@ -28,7 +28,7 @@ class Settings:
 
     TOPIC: ClassVar[str] = "What is measured"
 
-    model: str = setting("resnet50", "Network: {names}.", names=tuple(names.MODELS))
+    model: str = setting("resnet50", "Network: {names}.", names=tuple(networks.MODELS))
     precision: str = setting(
         "float32",
         "Precision: float32, bf16, or auto for the faster one.",
@@ -79,12 +79,12 @@ class Settings:
     @property
     def side(self) -> int:
         """The side of the images in pixels: `image_size` or the network's default."""
-        return self.image_size or names.MODELS[self.model].image_size
+        return self.image_size or networks.MODELS[self.model].image_size
 
     @property
     def num_random_classes(self) -> int:
         """The number of classes of random images: that of CIFAR-10 or of ImageNet."""
-        return names.MODELS[self.model].usual_classes
+        return networks.MODELS[self.model].usual_classes
 
     @property
     def phase(self) -> Phase:

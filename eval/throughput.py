@@ -19,6 +19,7 @@ from eval import step_profile
 from eval.benchmark_settings import Settings
 from resnet import models, native
 from resnet.config.config import Config
+from resnet.config.networks import COMPUTE_DTYPES
 from resnet.config.phases import Phase, StepSettings
 from resnet.data import batches
 from resnet.data.input_pipeline import Batch, Reading
@@ -29,7 +30,6 @@ from resnet.hardware import cpu_features, host
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.models import flops
 from resnet.models.layers import convolution
-from resnet.models.names import COMPUTE_DTYPES
 from resnet.optim.train_state import TrainState
 from resnet.runtime import precision
 from resnet.training.train_step import TrainStep

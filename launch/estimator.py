@@ -19,7 +19,7 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from resnet.base.errors import UserError
-from resnet.config import rounds
+from resnet.config import networks, rounds
 from resnet.config.compression import (
     BUCKET_VALUES,
     METHODS,
@@ -27,7 +27,6 @@ from resnet.config.compression import (
     num_bytes,
 )
 from resnet.config.config import Config
-from resnet.models import names
 
 MOST_NODES = 4096
 ALLREDUCES = ("auto", "recursive_doubling", "rabenseifner", "ring")
@@ -112,7 +111,7 @@ def workload_of(
             " shapes of all kernels. resnet_main.py --explain --num_ranks=N prints"
             " their bytes."
         )
-    classes = num_classes or names.MODELS[config.model].usual_classes
+    classes = num_classes or networks.MODELS[config.model].usual_classes
     num_exchanges = num_averages = 0
     pixels = 0.0
     for index, phase in enumerate(config.phases):
@@ -126,7 +125,7 @@ def workload_of(
     return Workload(
         global_batch_size=config.global_batch_size,
         num_steps=config.train_steps,
-        num_values=names.num_parameters(config.model, classes, config.se_ratio),
+        num_values=networks.num_parameters(config.model, classes, config.se_ratio),
         num_exchanges=num_exchanges,
         num_averages=num_averages,
         compression=config,

@@ -20,16 +20,15 @@ from data_prep.records import image_encoding
 from data_prep.records.manifest import RecordSet
 from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
-from resnet.config import recipe_file
+from resnet.config import networks, recipe_file
 from resnet.config.config import Config, load_config
+from resnet.config.networks import MODELS
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import resolve
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents
 from resnet.hardware.placement import ProcessInfo, Threads
-from resnet.models import names
-from resnet.models.names import MODELS
 from resnet.runtime import startup
 from resnet.runtime.job import Job
 
@@ -274,7 +273,7 @@ __all__ = [
 
 def network_names() -> tuple[str, ...]:
     """Returns the names of the networks that `build` makes."""
-    return tuple(names.MODELS)
+    return tuple(networks.MODELS)
 
 
 def open_records(data_dir: str | os.PathLike[str]) -> Records:
@@ -354,14 +353,14 @@ def build(
         UserError: If there is no such network, or the weights aren't its weights.
         TypeError: If there is no such setting.
     """
-    if name not in names.MODELS:
+    if name not in networks.MODELS:
         raise UserError(
-            f"expected a network among {', '.join(names.MODELS)}; got {name!r}"
+            f"expected a network among {', '.join(networks.MODELS)}; got {name!r}"
         )
     class_names = _class_names(classes)
     chosen = recipe_file.get(recipe)
     if chosen.model != name:
-        settings.setdefault("image_size", names.MODELS[name].image_size)
+        settings.setdefault("image_size", networks.MODELS[name].image_size)
     if weights is not None:
         settings["initial_weights"] = str(weights)
     config = resolve(

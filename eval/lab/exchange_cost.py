@@ -27,12 +27,11 @@ from resnet.base import cli
 from resnet.base import program as base_program
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, setting
-from resnet.config import rules
+from resnet.config import networks, rules
 from resnet.config.command_line import JobSettings
 from resnet.config.compression import METHODS, CompressionSettings
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
-from resnet.models import names
 from resnet.runtime import program, startup
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class ExchangeSettings:
     model: str = setting(
         "resnet50",
         "Network whose gradients are exchanged, one of {names}.",
-        names=tuple(names.MODELS),
+        names=tuple(networks.MODELS),
     )
     steps: int = setting(10, "Number of timed exchanges.", bounds=COUNT)
     warmup_steps: int = setting(3, "Number of untimed exchanges before.", bounds=COUNT)

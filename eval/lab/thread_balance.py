@@ -33,7 +33,7 @@ from eval.benchmark_settings import Settings
 from resnet.base import cli, program
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, setting
-from resnet.models import names
+from resnet.config import networks
 from resnet.runtime import startup
 
 NUM_CLASSES = 1000
@@ -46,7 +46,7 @@ class BalanceSettings(Settings):
     """The step, and the threads that its work is divided for."""
 
     precision: str = setting(
-        "float32", "Precision of the step.", names=tuple(names.COMPUTE_DTYPES)
+        "float32", "Precision of the step.", names=tuple(networks.COMPUTE_DTYPES)
     )
     batch_size: int = setting(
         48,

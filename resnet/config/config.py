@@ -16,7 +16,9 @@ from resnet.config import phases, topics
 from resnet.config.phases import Phase, StepSettings
 from resnet.config.recipe import TrainingSettings
 
+# Files of a run, in its folder.
 CONFIG_FILE = "config.json"
+METRICS_FILE = "metrics.jsonl"
 _SHOWN_CHARACTERS = 60  # Longest value that an error quotes.
 
 

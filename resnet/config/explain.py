@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from resnet.base import intervals
-from resnet.config import phases, resolve, rounds, rules
+from resnet.config import networks, phases, resolve, rounds, rules
 from resnet.config.config import Config
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import NO_BOUND, Recipe, TrainingSettings
 from resnet.config.rules import num_workers
-from resnet.models import names
 
 WIDTH = 80  # The width of most terminals.
 _LABEL_WIDTH = 13
@@ -89,7 +88,7 @@ class Derived:
 
     def __post_init__(self) -> None:
         if not self.num_classes:
-            usual = names.MODELS[self.config.model].usual_classes
+            usual = networks.MODELS[self.config.model].usual_classes
             object.__setattr__(self, "num_classes", usual)
 
     @property
@@ -154,7 +153,7 @@ class Derived:
     def num_parameters(self) -> int:
         """The number of trainable values."""
         config = self.config
-        return names.num_parameters(config.model, self.num_classes, config.se_ratio)
+        return networks.num_parameters(config.model, self.num_classes, config.se_ratio)
 
     @property
     def gradient_bytes(self) -> int:
@@ -175,7 +174,7 @@ class Derived:
         num_copies += config.compress != "none" and config.keeps_residuals
         num_copies += 2 * any(phase.outer_momentum for phase in config.phases)
         image_size = max(phase.image_size for phase in config.phases)
-        image_bytes = names.num_activations(config.model, image_size)
+        image_bytes = networks.num_activations(config.model, image_size)
         image_bytes *= _BYTES_PER_VALUE.get(config.precision, 4)
         activations = _COPIES_OF_ACTIVATIONS * self.micro_batch_size * image_bytes
         return (

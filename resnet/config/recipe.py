@@ -15,15 +15,15 @@ from resnet.base.settings import (
 )
 from resnet.config import topics
 from resnet.config.compression import CompressionSettings
-from resnet.config.optimizers import OPTIMIZERS
-from resnet.config.phases import LARGEST_IMAGE, SMALLEST_IMAGE, PhaseSettings
-from resnet.models.names import (
+from resnet.config.networks import (
     ACTIVATIONS,
     BLUR_POOLS,
     INITIALIZATIONS,
     MODELS,
     RESNET_VARIANTS,
 )
+from resnet.config.optimizers import OPTIMIZERS
+from resnet.config.phases import LARGEST_IMAGE, SMALLEST_IMAGE, PhaseSettings
 
 EVAL_CROPS = ("crop_then_resize", "resize_then_crop")
 # The mean and standard deviation of ImageNet's channels, on a scale of 0 to 1.

@@ -14,9 +14,9 @@ from resnet.base.errors import UserError
 from resnet.config import compression, layer_rates
 from resnet.config.compression import METHODS, CompressionSettings
 from resnet.config.config import Config
+from resnet.config.networks import MODELS, ModelRow
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import Recipe
-from resnet.models.names import MODELS, ModelRow
 
 
 @dataclass(frozen=True)

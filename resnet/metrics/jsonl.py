@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from resnet.config.config import METRICS_FILE
 from resnet.metrics.table import OF_RANKS
 
-FILE = "metrics.jsonl"
+FILE = METRICS_FILE
 TIME = "time"
 NOT_METRICS = ("kind", "step", "epoch", TIME)
 

@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from resnet.base.errors import UserError
-from resnet.models.names import MODELS
+from resnet.config.networks import MODELS
 from resnet.models.options import NetworkOptions
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any
 
 import keras
 
+from resnet.config.networks import MODELS
 from resnet.models import layers
-from resnet.models.names import MODELS
 from resnet.models.options import NetworkOptions
 
 STAGE_FILTERS = (16, 32, 64)

@@ -6,7 +6,7 @@ import random
 import keras
 import numpy as np
 
-from resnet.models.names import UNIFORM_LIMITS
+from resnet.config.networks import UNIFORM_LIMITS
 
 
 def initialize(model: keras.Model, distribution: str, seed: int) -> None:

@@ -24,13 +24,14 @@ from typing import Any
 
 import keras
 
-from resnet.models import layers, names
+from resnet.config import networks
+from resnet.models import layers
 from resnet.models.layers import pooling
 from resnet.models.options import NetworkOptions
 
-DEPTHS = names.RESNET_BLOCKS
-STAGE_FILTERS = names.STAGE_FILTERS
-BOTTLENECK_EXPANSION = names.BOTTLENECK_EXPANSION
+DEPTHS = networks.RESNET_BLOCKS
+STAGE_FILTERS = networks.STAGE_FILTERS
+BOTTLENECK_EXPANSION = networks.BOTTLENECK_EXPANSION
 
 Copies = Any  # A KerasTensor, or a list of references to the same one.
 
@@ -39,7 +40,7 @@ def build(
     name: str, images: keras.KerasTensor, options: NetworkOptions
 ) -> keras.KerasTensor:
     """Returns the float32 logits of float32 images."""
-    blocks, is_bottleneck = DEPTHS[names.MODELS[name].depth]
+    blocks, is_bottleneck = DEPTHS[networks.MODELS[name].depth]
     is_torchvision = options.resnet_variant == "torchvision"
     builder = _Builder(options, is_resnet_d=name.endswith("d"))
     x = layers.Cast(options.compute_dtype, name="cast")(images)
@@ -151,7 +152,7 @@ class _Builder:
                 x
             )
         to_squeeze, x = norm(x)
-        units = names.num_squeezed(filters, self.se_ratio)
+        units = networks.num_squeezed(filters, self.se_ratio)
         means = layers.GlobalAvgPool(f"{name}_se_pool")(to_squeeze)
         hidden = layers.Dense(units, self.seed(), f"{name}_se_1", relu=True)(means)
         logits = layers.Dense(filters, self.seed(), f"{name}_se_2")(hidden)

@@ -10,9 +10,9 @@ import tensorflow as tf
 from resnet import models
 from resnet.config import layer_rates, phases, rounds
 from resnet.config.config import Config
+from resnet.config.networks import COMPUTE_DTYPES
 from resnet.config.optimizers import OPTIMIZERS
 from resnet.distributed.communicator import Communicator
-from resnet.models.names import COMPUTE_DTYPES
 from resnet.optim import losses, muon
 from resnet.optim.lookahead import Lookahead
 from resnet.optim.optimizer import Optimizer, has_weight_decay

@@ -12,12 +12,11 @@ from absl import logging
 
 from resnet.base import atomic_files
 from resnet.base.errors import UserError
-from resnet.config.config import CONFIG_FILE
-from resnet.metrics import jsonl
+from resnet.config.config import CONFIG_FILE, METRICS_FILE
 
 FILE = "lock"
 # Other files of the folder, such as an evaluation's results, are not the job's.
-_FILES_OF_A_JOB = (CONFIG_FILE, jsonl.FILE, "diverged-step-*.json")
+_FILES_OF_A_JOB = (CONFIG_FILE, METRICS_FILE, "diverged-step-*.json")
 # ESTALE is NFS's for an open file that another host has removed.
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)

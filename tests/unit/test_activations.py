@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from resnet import native
-from resnet.models import names
+from resnet.config import networks
 from resnet.models.layers import Layer, activations
 from resnet.models.layers.activations import Gelu, gelu
 from tests.unit.each_map_kernel import (
@@ -61,7 +61,7 @@ def assert_near(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("activation", names.ACTIVATIONS)
+@pytest.mark.parametrize("activation", networks.ACTIVATIONS)
 def test_activations_and_their_gradients_are_those_of_the_formulas(activation, dtype):
     x = normal(*SHAPE, seed=0, dtype=dtype)
     dy = normal(*SHAPE, seed=1, dtype=dtype)
@@ -75,7 +75,7 @@ def test_activations_and_their_gradients_are_those_of_the_formulas(activation, d
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("activation", names.ACTIVATIONS)
+@pytest.mark.parametrize("activation", networks.ACTIVATIONS)
 def test_a_gate_and_a_residual_come_before_the_activation(activation, dtype):
     x = normal(*SHAPE, seed=0, dtype=dtype)
     residual = normal(*SHAPE, seed=1, dtype=dtype)
@@ -109,7 +109,7 @@ def test_a_gate_and_a_residual_come_before_the_activation(activation, dtype):
     assert_near(gradients["gate"], sums, dtype, TOLERANCE_OF_SUMS)
 
 
-@pytest.mark.parametrize("activation", names.ACTIVATIONS)
+@pytest.mark.parametrize("activation", networks.ACTIVATIONS)
 def test_far_from_zero_they_are_zero_or_the_identity(activation):
     x = tf.reshape(tf.constant([-1e3, -100.0, -88.0, 20.5, 90.0, 1e4]), [1, 1, 1, 6])
     with tf.GradientTape() as tape:
@@ -121,7 +121,7 @@ def test_far_from_zero_they_are_zero_or_the_identity(activation):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("activation", names.ACTIVATIONS)
+@pytest.mark.parametrize("activation", networks.ACTIVATIONS)
 def test_nan_stays_nan(activation, dtype):
     x = tf.cast(tf.fill([1, 1, 1, 40], np.nan), dtype)
     assert np.isnan(exact(activations.activate(x, activation)[0])).all()

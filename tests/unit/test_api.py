@@ -16,8 +16,8 @@ from PIL import Image
 import resnet
 from eval import predict, resnet_eval
 from resnet.base.errors import UserError
+from resnet.config import networks
 from resnet.config.config import Config, save_config
-from resnet.models import names
 from resnet.runtime import precision
 from tests import in_process
 from tests.unit.saved_runs import make_run
@@ -75,8 +75,8 @@ def test_the_lines_of_the_readme_run(folder, run, monkeypatch, capsys):
     code = [line for line in lines.splitlines() if line.strip()]
     assert len(code) <= 10
     monkeypatch.chdir(folder)
-    row = names.MODELS[run.model]
-    monkeypatch.setitem(names.MODELS, run.model, row._replace(image_size=32))
+    row = networks.MODELS[run.model]
+    monkeypatch.setitem(networks.MODELS, run.model, row._replace(image_size=32))
     exec(lines.replace('"resnet50"', f'"{run.model}"'), values := {})
     assert values["network"].step == 20
     assert values["result"].count == 11

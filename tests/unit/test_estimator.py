@@ -23,9 +23,9 @@ from launch.estimator import (
     Workload,
     predict,
 )
+from resnet.config import networks
 from resnet.config.compression import CompressionSettings
 from resnet.exchange import plan
-from resnet.models import names
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "estimating.md"
 NODES = st.integers(2, 4096)
@@ -41,7 +41,7 @@ def resnet50(batch, num_classes=1000, num_steps=1000, sync_every=1, **others):
     return Workload(
         global_batch_size=batch,
         num_steps=num_steps,
-        num_values=names.num_parameters("resnet50", num_classes),
+        num_values=networks.num_parameters("resnet50", num_classes),
         num_exchanges=0 if is_local else num_steps,
         num_averages=num_steps // sync_every if is_local else 0,
         **others,

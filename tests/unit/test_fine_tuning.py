@@ -3,10 +3,10 @@
 import pytest
 
 from resnet.base.errors import UserError
+from resnet.config import networks
 from resnet.config.config import Config
 from resnet.config.recipes import imagenette
 from resnet.config.resolve import resolve
-from resnet.models import names
 
 WEIGHTS = {"initial_weights": "some where"}
 
@@ -35,7 +35,7 @@ def test_flags_choose_frozen_statistics_and_other_rates():
     assert (phase.freeze_batch_norm, phase.layer_rates) == (True, "stem:0")
 
 
-@pytest.mark.parametrize("model", names.RESNETS)
+@pytest.mark.parametrize("model", networks.RESNETS)
 def test_resnets_have_the_variants_of_both_programs(model):
     assert resolved(model=model).resnet_variant == "tpu"
     given = {"model": model, "resnet_variant": "torchvision"}

@@ -11,9 +11,11 @@ import tensorflow as tf
 
 from resnet import models, native
 from resnet.base.errors import UserError
+from resnet.config import networks as rows
+from resnet.config.networks import MODELS, RESNET_BLOCKS, STAGE_FILTERS
 from resnet.config.phases import SMALLEST_IMAGE
 from resnet.config.recipe import TrainingSettings
-from resnet.models import alexnet, flops, inception, layers, names, resnet
+from resnet.models import alexnet, flops, inception, layers, resnet
 from resnet.models.layers import PooledConvNorm, normalization, whitening
 from tests.reference import networks
 from tests.reference.networks import (
@@ -59,12 +61,12 @@ CASES = {
     "inception_bn": {},
     "inception_bn fixed": {"fixed_gamma": True},
 }
-ONE_OF_EACH_FAMILY = [case for case in CASES if case in names.MODELS]
+ONE_OF_EACH_FAMILY = [case for case in CASES if case in MODELS]
 
 
 def side_of(case: str) -> int:
     """Returns the side of small images for a network."""
-    return min(names.MODELS[case.split()[0]].image_size, 64)
+    return min(MODELS[case.split()[0]].image_size, 64)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -87,8 +89,8 @@ def narrow():
 def whole(narrow):
     """Has the networks be whole."""
     with narrow.context() as patch:
-        patch.setattr(resnet, "STAGE_FILTERS", names.STAGE_FILTERS)
-        patch.setattr(resnet, "DEPTHS", names.RESNET_BLOCKS)
+        patch.setattr(resnet, "STAGE_FILTERS", STAGE_FILTERS)
+        patch.setattr(resnet, "DEPTHS", RESNET_BLOCKS)
         patch.setattr(alexnet, "DENSE_UNITS", 4096)
         patch.setattr(inception, "MODULES", ALL_INCEPTION_MODULES)
         patch.setattr(inception, "SMALL_MODULES", ALL_SMALL_INCEPTION_MODULES)
@@ -121,7 +123,7 @@ def reference(case: str, values: Values, images: tf.Tensor, training: bool):
     """Returns the logits of a network's twin."""
     name, x = case.split()[0], tf.cast(images, tf.float64)
     twin = Reference(values, training, EPSILON)
-    if names.MODELS[name].has_parts:
+    if MODELS[name].has_parts:
         return networks.resnet(twin, x, name, BLOCKS, **CASES[case])
     if name == "inception_bn":
         modules = [
@@ -131,8 +133,8 @@ def reference(case: str, values: Values, images: tf.Tensor, training: bool):
     if name == "inception_bn_28":
         modules = [(one[0], bool(one[1])) for one in SMALL_INCEPTION_MODULES]
         return networks.small_inception(twin, x, modules)
-    if names.MODELS[name].depth:
-        return networks.cifar_resnet(twin, x, (names.MODELS[name].depth - 2) // 6)
+    if MODELS[name].depth:
+        return networks.cifar_resnet(twin, x, (MODELS[name].depth - 2) // 6)
     if name.startswith("alexnet"):
         return networks.alexnet(twin, x, name == "alexnet_bn")
     twins = {
@@ -241,7 +243,7 @@ def test_the_seed_decides_the_weights(case):
 @pytest.mark.parametrize("case", [case for case in ONE_OF_EACH_FAMILY if case != "mlp"])
 def test_networks_take_images_of_any_size_or_refuse_them(case):
     images = random_images(2, side_of(case) + 13)
-    if names.MODELS[case].has_one_image_size:
+    if MODELS[case].has_one_image_size:
         with pytest.raises(ValueError, match="incompatible with the layer"):
             changed(case)(images)
         return
@@ -249,7 +251,7 @@ def test_networks_take_images_of_any_size_or_refuse_them(case):
         assert changed(case)(images, training=training).shape == (2, CLASSES)
 
 
-@pytest.mark.parametrize("name", names.MODELS)
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.usefixtures("whole")
 def test_the_smallest_images_leave_something_of_every_network(name):
     model = without_values(name, image_size=SMALLEST_IMAGE)
@@ -261,7 +263,7 @@ def test_the_smallest_images_leave_something_of_every_network(name):
 
 @functools.cache
 def described(name: str, num_classes: int = 1000, side: int = 0) -> keras.Model:
-    return without_values(name, num_classes, side or names.MODELS[name].image_size)
+    return without_values(name, num_classes, side or MODELS[name].image_size)
 
 
 def trained_sizes(name: str, num_classes: int = 1000) -> dict[str, int]:
@@ -307,7 +309,7 @@ def test_each_network_has_the_known_number_of_parameters(
 ):
     sizes = trained_sizes(name, num_classes)
     assert sum(path.endswith("/kernel") for path in sizes) == num_kernels
-    assert sum(sizes.values()) == total == names.num_parameters(name, num_classes)
+    assert sum(sizes.values()) == total == rows.num_parameters(name, num_classes)
     of_norms = [
         size for path, size in sizes.items() if path.endswith(("/gamma", "/beta"))
     ]
@@ -331,11 +333,11 @@ def count_outputs(model: keras.Model) -> int:
     return count
 
 
-@pytest.mark.parametrize("name", names.MODELS)
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.usefixtures("whole")
 def test_the_table_has_the_size_of_the_network(name):
-    row, sizes = names.MODELS[name], trained_sizes(name, 10)
-    assert names.num_parameters(name, 10) == sum(sizes.values())
+    row, sizes = MODELS[name], trained_sizes(name, 10)
+    assert rows.num_parameters(name, 10) == sum(sizes.values())
     of_last = {
         path: size for path, size in sizes.items() if path.startswith("classifier")
     }
@@ -348,9 +350,9 @@ def test_the_table_has_the_size_of_the_network(name):
 
 
 def test_sizes_follow_classes_image_and_bytes():
-    assert names.gradient_bytes("resnet50", 1000) == 102_228_128
-    assert names.num_activations("resnet50", 112) == 11_113_984 / 4
-    assert names.num_squeezed(64, 0.001) == 1
+    assert rows.gradient_bytes("resnet50", 1000) == 102_228_128
+    assert rows.num_activations("resnet50", 112) == 11_113_984 / 4
+    assert rows.num_squeezed(64, 0.001) == 1
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
@@ -365,7 +367,7 @@ def test_squeeze_and_excitation_has_the_sizes_of_the_tpu_code(name):
         assert shapes[f"{path}_1/kernel"] == (channels, int(channels * 0.1))
         assert shapes[f"{path}_2/kernel"] == (int(channels * 0.1), channels)
     expected = sum(math.prod(shape) for shape in shapes.values())
-    assert names.num_parameters(name, 10, 0.1) == expected
+    assert rows.num_parameters(name, 10, 0.1) == expected
 
 
 @pytest.mark.usefixtures("whole")

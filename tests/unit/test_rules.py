@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnet.base.errors import UserError
+from resnet.config import networks
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
 from resnet.config.recipe import Recipe, RecipePhase
@@ -21,7 +22,6 @@ from resnet.config.recipes import (
 from resnet.config.resolve import resolve
 from resnet.config.rules import broken, check_ranks, problems_of_overrides
 from resnet.config.schedules import Schedule
-from resnet.models import names
 from tests.unit.resolved_phases import COLLAPSE, TPU, TWO_PHASES
 
 LAYERWISE = {"compress": "layerwise"}
@@ -231,7 +231,7 @@ def test_what_workers_cannot_do_by_themselves_is_refused(overrides, term):
                 dataclasses.replace(digits.DIGITS, model=model),
                 {name: value},
                 f"--{name}={value}",
-                f"--model among {', '.join(names.RESNETS_WITH_PARTS)}; got {model}",
+                f"--model among {', '.join(networks.RESNETS_WITH_PARTS)}; got {model}",
             )
             for model in ("resnet9", "resnet20", "inception_bn")
             for name, value in (("activation", "silu"), ("se_ratio", 0.25))
@@ -279,7 +279,7 @@ def test_what_fits_together_is_allowed():
     later = dataclasses.replace(TWO_PHASES, phases=(first, frozen))
     resolved(later)
     assert "--initial_weights" in refusal(later, first_phase=second.name)
-    for model in names.RESNETS_WITH_PARTS:
+    for model in networks.RESNETS_WITH_PARTS:
         resolved(model=model, activation="silu", se_ratio=0.25, blur_pool="all")
 
 

@@ -33,7 +33,7 @@ WITHOUT_TENSORFLOW = {
     "resnet.checkpoint.retention",
     "resnet.base.intervals",
     "resnet.config.layer_rates",
-    "resnet.models.names",
+    "resnet.config.networks",
     "resnet.config.command_line",
     "resnet.watchdog.failure_file",
     "resnet.watchdog.monitor",
