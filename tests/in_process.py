@@ -164,6 +164,7 @@ def _new_logging(stderr: TextIO) -> Iterator[None]:
     root, absl_handler = logging.getLogger(), absl_logging.get_absl_handler()
     loggers = (root, absl_logging.get_absl_logger())
     levels = [logger.level for logger in loggers]
+    verbosity = absl_logging.get_verbosity()
     try:
         with (
             mock.patch.object(root, "handlers", []),
@@ -171,6 +172,7 @@ def _new_logging(stderr: TextIO) -> Iterator[None]:
         ):
             yield
     finally:
+        absl_logging.set_verbosity(verbosity)
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 

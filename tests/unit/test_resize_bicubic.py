@@ -51,7 +51,10 @@ def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 def resize(image: np.ndarray, size: tuple[int, int], mirror: bool = False):
-    return preprocessing._resize(tf.constant(image), size, tf.constant(mirror)).numpy()
+    resized = preprocessing._resize(
+        tf.constant(image), size, tf.constant(mirror), preprocessing.IMAGENET
+    )
+    return resized.numpy()
 
 
 def assert_resized_alike(image: np.ndarray, size: tuple[int, int]) -> None:
