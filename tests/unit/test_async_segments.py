@@ -20,7 +20,7 @@ from resnet.evaluation.evaluations import is_due_after
 from resnet.hardware.placement import Threads
 from resnet.metrics import progress
 from resnet.training.parameter_servers import roles, serving
-from resnet.training.parameter_servers.job import Workers
+from resnet.training.parameter_servers.roles import Workers
 from resnet.training.parameter_servers.training import AsyncTraining, end_of_segment
 
 COLLAPSE = imagenet.COLLAPSE_72EP_4K

@@ -9,8 +9,7 @@ import tensorflow as tf
 from absl import logging as absl_logging
 
 from resnet.base.errors import UserError
-from resnet.training.parameter_servers.job import Endpoint
-from resnet.training.parameter_servers.roles import SERVER, WORKER
+from resnet.training.parameter_servers.roles import SERVER, WORKER, Endpoint
 
 _CONNECT_SECONDS = 5.0
 _MAX_CONNECTIONS = 64

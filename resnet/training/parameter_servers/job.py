@@ -6,7 +6,6 @@ It imports TensorFlow on rank 0 only, when the cores of all ranks are settled.
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from resnet.base.errors import UserError
 from resnet.config import explain
@@ -22,25 +21,14 @@ from resnet.runtime import program, startup
 from resnet.runtime.job import Job, PreparedRun, Run
 from resnet.runtime.preemption import Preempted, StopSignals
 from resnet.training.parameter_servers import roles, serving
-from resnet.training.parameter_servers.roles import COORDINATOR, WORKER, Ending, Role
-
-# Of a rank: its job, its index, addresses and port of its server, and why it has none.
-Endpoint = tuple[str, int, tuple[list[str], int] | None, str]
-
-
-@dataclass(frozen=True)
-class Workers:
-    """The workers of a job.
-
-    Attributes:
-        count: Their number.
-        num_parallel_calls: The number of images that a worker decodes in parallel.
-        stall_seconds: The time in seconds after which a silent worker is lost.
-    """
-
-    count: int
-    num_parallel_calls: int
-    stall_seconds: float
+from resnet.training.parameter_servers.roles import (
+    COORDINATOR,
+    WORKER,
+    Ending,
+    Endpoint,
+    Role,
+    Workers,
+)
 
 
 class JobSignals:

@@ -11,6 +11,10 @@ _KINDS: dict[str, type[Exception]] = {
 }
 
 
+# Of a rank: its job, its index, addresses and port of its server, and why it has none.
+Endpoint = tuple[str, int, tuple[list[str], int] | None, str]
+
+
 @dataclass(frozen=True)
 class Role:
     """What a rank does.
@@ -22,6 +26,21 @@ class Role:
 
     job: str
     index: int
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The workers of a job.
+
+    Attributes:
+        count: Their number.
+        num_parallel_calls: The number of images that a worker decodes in parallel.
+        stall_seconds: The time in seconds after which a silent worker is lost.
+    """
+
+    count: int
+    num_parallel_calls: int
+    stall_seconds: float
 
 
 def of_rank(rank: int, num_servers: int) -> Role:

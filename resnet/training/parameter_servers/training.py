@@ -27,8 +27,8 @@ from resnet.runtime.job import Job, Run
 from resnet.runtime.preemption import Preempted, stop_requested
 from resnet.training.parameter_servers import worker_step
 from resnet.training.parameter_servers.closures import Closures, naming_corrupt_records
-from resnet.training.parameter_servers.job import Workers
 from resnet.training.parameter_servers.log import AsyncLog
+from resnet.training.parameter_servers.roles import Workers
 from resnet.training.parameter_servers.servers import MOST_APART, ServerVariables
 from resnet.training.parameter_servers.serving import START_SECONDS
 from resnet.training.parameter_servers.worker_evaluation import WorkerEvaluator

@@ -12,7 +12,7 @@ from resnet.evaluation.evaluator import Result, result_of, sums_of_batch
 from resnet.runtime.job import Job, Run
 from resnet.runtime.preemption import Preempted, stop_requested
 from resnet.training.parameter_servers.closures import Closures, naming_corrupt_records
-from resnet.training.parameter_servers.job import Workers
+from resnet.training.parameter_servers.roles import Workers
 from resnet.training.parameter_servers.servers import ServerVariables
 
 _POLL_SECONDS = 0.5
