@@ -20,7 +20,7 @@ LIBRARY = Path("resnet", "native", "libresnet_ops.so")
 # install/install.sh installs an MPI for each machine, and builds Horovod against it.
 NOT_FROM_AN_INDEX = ("mpich",)
 # Folders of programs, which a wheel holds in the folder resnet_cpu. As packages they
-# would replace others of these names in an environment (resnet/base/commands.py).
+# would replace others of these names in an environment (resnet/base/program.py).
 PROGRAMS = ("eval", "launch")
 
 
@@ -131,20 +131,20 @@ setup(
     },
     entry_points={
         "console_scripts": [
-            "resnet-train = resnet.base.commands:train",
-            "resnet-eval = resnet.base.commands:evaluate",
-            "imagenet-to-tfrecords = resnet.base.commands:convert",
-            "resnet-export = resnet.base.commands:export",
-            "resnet-predict = resnet.base.commands:predict",
-            "resnet-report = resnet.base.commands:report",
-            "resnet-learning-curve = resnet.base.commands:draw_learning_curve",
-            "resnet-benchmark = resnet.base.commands:benchmark",
-            "resnet-digits = resnet.base.commands:write_digits",
-            "resnet-estimate = resnet.base.commands:estimate",
-            "resnet-parameter-server-job = resnet.base.commands:parameter_server_job",
-            "resnet-plan = resnet.base.commands:plan",
-            "resnet-place-shards = resnet.base.commands:place_shards",
-            "resnet-supervise = resnet.base.commands:supervise",
+            "resnet-train = resnet.base.program:train",
+            "resnet-eval = resnet.base.program:evaluate",
+            "imagenet-to-tfrecords = resnet.base.program:convert",
+            "resnet-export = resnet.base.program:export",
+            "resnet-predict = resnet.base.program:predict",
+            "resnet-report = resnet.base.program:report",
+            "resnet-learning-curve = resnet.base.program:draw_learning_curve",
+            "resnet-benchmark = resnet.base.program:benchmark",
+            "resnet-digits = resnet.base.program:write_digits",
+            "resnet-estimate = resnet.base.program:estimate",
+            "resnet-parameter-server-job = resnet.base.program:parameter_server_job",
+            "resnet-plan = resnet.base.program:plan",
+            "resnet-place-shards = resnet.base.program:place_shards",
+            "resnet-supervise = resnet.base.program:supervise",
         ]
     },
 )

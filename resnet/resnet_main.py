@@ -33,7 +33,7 @@ if __name__ == "__main__":  # Before the other imports, which take half a second
 from absl import logging
 
 from data_prep.records import class_mixing, manifest
-from resnet.base import cli, commands
+from resnet.base import cli
 from resnet.base.cli import CommandLine
 from resnet.base.errors import UserError, print_to_pipe
 from resnet.config import command_line, explain, recipe_file
@@ -67,7 +67,9 @@ def main(argv: Sequence[str], signals: StopSignals | None = None) -> int:
     """
     signals = signals or StopSignals(launcher_death.fork_rank())
     if asks_for_evaluation(argv):
-        return commands.call("eval.resnet_eval", [*argv, "--watch"], more_flags=FLAGS)
+        return base_program.call(
+            "eval.resnet_eval", [*argv, "--watch"], more_flags=FLAGS
+        )
     return program.run(functools.partial(train, signals=signals), argv)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.measuring import hours_of_steps
-from resnet.base import atomic_files, bounds, json_file, settings
+from resnet.base import atomic_files, json_file, settings
 from resnet.base.errors import UserError
 from resnet.config import rules
 from resnet.config.compression import CompressionSettings
@@ -92,7 +92,7 @@ def read_rows(path: Path) -> list[CompressionSettings]:
 
 def _checked(values: Any, where: str) -> CompressionSettings:
     row = json_file.instance(CompressionSettings, values, where)
-    if problems := bounds.problems_of(row, where):
+    if problems := settings.problems_of(row, where):
         raise UserError(problems[0])
     return row
 

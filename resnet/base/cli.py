@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from absl import flags
 
-from resnet.base import bounds, settings
+from resnet.base import settings
 from resnet.base.errors import UserError, print_to_pipe
 from resnet.base.settings import Declaration
 
@@ -218,7 +218,7 @@ def parse(
         problem
         for entry in of_program
         if entry.setting in given
-        for problem in bounds.problems_of_value(
+        for problem in settings.problems_of_value(
             values[entry.setting], f"--{entry.flag}", entry.declaration
         )
     ]

@@ -1,11 +1,17 @@
 """How a program starts and ends: `main(argv) -> exit code`, and errors as sentences.
 
+The installed commands are here too.
+
 Programs import this first: from then on, an import that fails because PYTHONPATH hides
 packages of the environment is one sentence (`base.import_failures`).
 """
 
+import functools
+import importlib
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 from resnet.base import import_failures
 
@@ -14,6 +20,10 @@ import_failures.report()  # Before the other imports, which may fail.
 from resnet.base.errors import EXIT_CODE, UserError, escape_unprintable
 
 Main = Callable[[Sequence[str]], int]
+
+# A wheel holds the folders `eval` and `launch` in `resnet_cpu`, since packages of such
+# common names would replace others in an environment. A clone has them beside `resnet`.
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(main: Main) -> int:
@@ -27,3 +37,34 @@ def run(main: Main) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_CODE
+
+
+def call(module: str, argv: Sequence[str], **options: Any) -> int:
+    """Calls the main function of a program, and returns its exit code.
+
+    The program finds its package as if it were run by its path.
+    """
+    of_wheel = _ROOT / "resnet_cpu"
+    sys.path.insert(0, str(of_wheel if of_wheel.is_dir() else _ROOT))
+    code: int = importlib.import_module(module).main(argv, **options)
+    return code
+
+
+def _run(module: str) -> int:
+    return run(functools.partial(call, module))
+
+
+train = functools.partial(_run, "resnet.resnet_main")
+convert = functools.partial(_run, "data_prep.imagenet_to_tfrecords")
+write_digits = functools.partial(_run, "data_prep.digits")
+evaluate = functools.partial(_run, "eval.resnet_eval")
+export = functools.partial(_run, "eval.export")
+predict = functools.partial(_run, "eval.predict")
+report = functools.partial(_run, "eval.report")
+draw_learning_curve = functools.partial(_run, "eval.learning_curve")
+benchmark = functools.partial(_run, "eval.benchmark")
+estimate = functools.partial(_run, "launch.estimate")
+parameter_server_job = functools.partial(_run, "launch.parameter_server_job")
+plan = functools.partial(_run, "launch.plan")
+place_shards = functools.partial(_run, "launch.place_shards")
+supervise = functools.partial(_run, "launch.supervise")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from resnet.base import bounds, settings
+from resnet.base import settings
 from resnet.base.errors import UserError
 from resnet.base.settings import (
     ABOVE_ZERO,
@@ -96,7 +96,7 @@ def resolve(
     overrides = {name: value for name, value in overrides.items() if value is not None}
     if unknown := sorted(set(overrides) - set(settings.declarations(*OVERRIDABLE))):
         raise TypeError(f"there is no setting {unknown[0]!r} to override")
-    problems = bounds.validate_overrides(overrides, *OVERRIDABLE)
+    problems = settings.validate_overrides(overrides, *OVERRIDABLE)
     if problems := problems + rules.problems_of_overrides(recipe, overrides):
         raise UserError(" ".join(problems))
     values = {

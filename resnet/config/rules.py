@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from resnet.base import bounds, settings
+from resnet.base import settings
 from resnet.base.errors import UserError
-from resnet.config import compression, layer_rates
+from resnet.config import compression, phases
 from resnet.config.compression import METHODS, CompressionSettings
 from resnet.config.config import Config
 from resnet.config.networks import MODELS, ModelRow
@@ -310,7 +310,7 @@ def _sentences(
 
 def problems_of(config: Config) -> list[str]:
     """Returns a sentence about each setting that isn't allowed, wherever it is from."""
-    problems = bounds.problems_of(config, f"the recipe {config.recipe}")
+    problems = settings.problems_of(config, f"the recipe {config.recipe}")
     mean, stddev = config.channel_mean, config.channel_stddev
     if not len(mean) == len(stddev) == 3 or min(stddev) <= 0:
         problems.append(
@@ -343,15 +343,15 @@ def problems_of(config: Config) -> list[str]:
 
 
 def _problems_of_phase(phase: Phase) -> list[str]:
-    problems = bounds.problems_of(phase, f"phase {phase.name!r}")
+    problems = settings.problems_of(phase, f"phase {phase.name!r}")
     try:
-        layer_rates.parse(phase.layer_rates)
+        phases.parse(phase.layer_rates)
     except UserError as error:
         problems.append(str(error))
     if (schedule := phase.schedule) is None:
         return problems
     described = f"the schedule of phase {phase.name!r}"
-    problems += bounds.problems_of(schedule, described)
+    problems += settings.problems_of(schedule, described)
     boundaries = list(schedule.boundaries)
     if boundaries != sorted(boundaries) or min(boundaries, default=0) < 0:
         problems.append(

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from resnet import models
-from resnet.config import layer_rates, phases, rounds
+from resnet.config import phases, rounds
 from resnet.config.config import Config
 from resnet.config.networks import COMPUTE_DTYPES
 from resnet.config.optimizers import OPTIMIZERS
@@ -62,7 +62,7 @@ class TrainState:
         trained = dict(zip(self.names, self.trainable_variables, strict=True))
         self.optimizer = Optimizer(trained, config)
         for phase in config.phases:  # Refused before the first step, and not in it.
-            layer_rates.factors_of(phase.layer_rates, self.names)
+            phases.factors_of(phase.layer_rates, self.names)
         self.rank_variables: dict[str, tf.Variable] = {}
         self._is_local = any(phase.is_local for phase in config.phases)
         if self._is_local:

@@ -10,7 +10,7 @@ import time
 
 import tensorflow as tf
 
-from resnet.config import layer_rates, phases, rounds
+from resnet.config import phases, rounds
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount, Traffic
 from resnet.optim.train_state import TrainState
@@ -100,7 +100,7 @@ class Synchronization:
             [f"synchronized/{number}" for number in range(len(variables))],
         )
         settings = state.config.phases[phase]
-        factors = layer_rates.factors_of(settings.layer_rates, state.names)
+        factors = phases.factors_of(settings.layer_rates, state.names)
         # A mean of equal weights may differ from them in its last bit.
         frozen = {number for number, factor in enumerate(factors) if factor == 0}
         if settings.outer_momentum and state.outer is not None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from resnet.config import layer_rates
+from resnet.config import phases
 from resnet.config.phases import Phase, StepSettings
 from resnet.data import example_order
 from resnet.data.input_pipeline import Batch
@@ -61,7 +61,7 @@ class TrainStep:
         self.is_traced = False
         self._state = state
         self._exchange = exchange
-        self._rate_factors = layer_rates.factors_of(phase.layer_rates, state.names)
+        self._rate_factors = phases.factors_of(phase.layer_rates, state.names)
         # In a round of local SGD the velocities differ from rank to rank.
         self._collectives = None if phase.is_local else exchange.collectives
         self._sums: list[tf.Variable] = []  # Sums of the loss and of each gradient.

@@ -14,10 +14,9 @@ import pytest
 
 from resnet.checkpoint import restore, tensors
 from resnet.checkpoint.manager import CheckpointManager
-from resnet.checkpoint.restore import restore_newest
+from resnet.checkpoint.restore import check_is_shared, restore_newest
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.distributed.communicator import AgreedError, Communicator
-from resnet.distributed.shared_folder import check_is_shared
 from tests import rank_state
 
 IN_3 = pytest.mark.ranks(3)

@@ -1,7 +1,7 @@
 import pytest
 
 from resnet.base.errors import UserError
-from resnet.config import layer_rates
+from resnet.config import phases
 
 NAMES = (
     "stem/kernel",
@@ -28,7 +28,7 @@ NAMES = (
     ],
 )
 def test_each_variable_has_the_factor_of_the_longest_beginning(text, expected):
-    assert layer_rates.factors_of(text, NAMES) == expected
+    assert phases.factors_of(text, NAMES) == expected
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_each_variable_has_the_factor_of_the_longest_beginning(text, expected):
 )
 def test_other_texts_are_refused(text):
     with pytest.raises(UserError) as caught:
-        layer_rates.parse(text)
+        phases.parse(text)
     assert str(caught.value) == (
         "--layer_rates must be beginnings of layers' names, or kinds of variables such"
         " as /beta, each once, with factors of at least 0, such as"
@@ -47,7 +47,7 @@ def test_other_texts_are_refused(text):
 
 def test_a_name_of_no_layer_is_refused_with_the_layers():
     with pytest.raises(UserError) as caught:
-        layer_rates.factors_of("stage3:0", NAMES)
+        phases.factors_of("stage3:0", NAMES)
     assert str(caught.value) == (
         "--layer_rates names no layer by 'stage3'; the layers are stem,"
         " stage1_block1_1, stage2_block1_1, classifier"
@@ -56,7 +56,7 @@ def test_a_name_of_no_layer_is_refused_with_the_layers():
 
 def test_a_kind_of_no_variable_is_refused_with_the_kinds():
     with pytest.raises(UserError) as caught:
-        layer_rates.factors_of("/beta:64", NAMES)
+        phases.factors_of("/beta:64", NAMES)
     assert str(caught.value) == (
         "--layer_rates names no kind of variable by '/beta'; the kinds are /kernel,"
         " /gamma, /b"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnet import native
-from resnet.config import layer_rates, phases
+from resnet.config import phases
 from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
 from resnet.distributed.collectives import Collectives
@@ -194,7 +194,7 @@ def test_the_rates_of_cifar10_94_are_those_of_its_source():
         ours = config.settings_at(step)
         assert ours.learning_rate == pytest.approx(0.24 * part)
         names = ("block1_conv1/beta", "classifier/kernel", "block1_conv1/kernel")
-        *factors, of_convolutions, of_whitening = layer_rates.factors_of(
+        *factors, of_convolutions, of_whitening = phases.factors_of(
             phases.at(config.phases, step).layer_rates, (*names, "whitening/bias")
         )
         assert of_convolutions == 1

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.config import layer_rates, phases
+from resnet.config import phases
 from resnet.config.config import Config
 from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
@@ -134,7 +134,7 @@ def test_the_rates_of_cifar10_airbench94_are_those_of_its_source():
         buffers = momentum * buffers + gradients
         weights = weights - part * rates * (gradients + momentum * buffers)
         ours = config.settings_at(step)
-        factors = layer_rates.factors_of(
+        factors = phases.factors_of(
             phases.at(config.phases, step).layer_rates,
             ("block1_conv1/kernel", "block1_conv1/beta", "whitening/bias"),
         )

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from resnet.base import bounds, settings
+from resnet.base import settings
 from resnet.base.settings import setting
 
 
@@ -53,7 +53,7 @@ def test_the_type_of_a_value_leaves_none_out():
 
 def test_overrides_are_checked_by_the_names_of_their_flags():
     overrides = {"size": 9, "kind": "c", "ratio": -1.0, "unknown": 3}
-    assert bounds.validate_overrides(overrides, Small) == [
+    assert settings.validate_overrides(overrides, Small) == [
         "--size must be in [1, 8]; got 9.",
         "--kind must be one of a, b; got c.",
         "--how_much must be at least 0; got -1.0.",
@@ -61,8 +61,8 @@ def test_overrides_are_checked_by_the_names_of_their_flags():
 
 
 def test_values_are_checked_by_their_own_names():
-    assert bounds.problems_of(Small(size=0, ratio=math.nan), "it") == [
+    assert settings.problems_of(Small(size=0, ratio=math.nan), "it") == [
         "size of it must be in [1, 8]; got 0.",
         "ratio of it must be at least 0; got nan.",
     ]
-    assert bounds.problems_of(Base(size=None), "it") == []
+    assert settings.problems_of(Base(size=None), "it") == []

@@ -1,7 +1,7 @@
 import os
 from pathlib import Path
 
-from resnet.distributed import shared_folder
+from resnet.checkpoint import restore
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 
@@ -23,8 +23,8 @@ def test_a_folder_that_a_host_remembers_as_missing_is_found(tmp_path, monkeypatc
 
     monkeypatch.setattr(Path, "exists", find)
     monkeypatch.setattr(os, "listdir", list_folder)
-    monkeypatch.setattr(shared_folder, "_POLL_SECONDS", 0.01)
-    shared_folder.check_is_shared(model_dir, Communicator(ProcessInfo()), 10.0)
+    monkeypatch.setattr(restore, "_POLL_SECONDS", 0.01)
+    restore.check_is_shared(model_dir, Communicator(ProcessInfo()), 10.0)
     assert listed == [tmp_path, model_dir]
     monkeypatch.undo()
     assert list(model_dir.iterdir()) == []

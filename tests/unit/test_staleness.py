@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnet.training.parameter_servers.staleness import StalenessBound, StalenessLog
+from resnet.training.parameter_servers.closures import StalenessBound, StalenessLog
 
 BOUNDS = st.integers(0, 6)
 # Of each moment: whether to start a closure if one may start, and which of the running

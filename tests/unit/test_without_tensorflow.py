@@ -8,7 +8,7 @@ from tests.sources import ROOT, SOURCES
 
 WITHOUT_TENSORFLOW = {
     "resnet.hardware.placement",
-    "resnet.training.parameter_servers.staleness",
+    "resnet.training.parameter_servers.closures",
     "resnet.config.rules",
     "resnet.config.config",
     "resnet.config.phases",
@@ -25,14 +25,12 @@ WITHOUT_TENSORFLOW = {
     "resnet.base.json_file",
     "resnet.evaluation.prediction_file",
     "resnet.config.schedules",
-    "resnet.base.bounds",
     "resnet.data.example_order",
     "resnet.exchange.plan",
     "resnet.checkpoint.step_dirs",
     "resnet.checkpoint.integrity",
     "resnet.checkpoint.retention",
     "resnet.base.intervals",
-    "resnet.config.layer_rates",
     "resnet.config.networks",
     "resnet.config.command_line",
     "resnet.watchdog.failure_file",

@@ -4,6 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,20 +15,24 @@ from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
 from resnet.config import phases
 from resnet.config.config import Config
-from resnet.config.phases import Phase
+from resnet.config.phases import Phase, StepSettings
 from resnet.config.recipe import NO_BOUND
 from resnet.data import example_order, input_pipeline
 from resnet.data.corrupt_records import Replacements
 from resnet.data.input_pipeline import Reading, ToRead
-from resnet.distributed.communicator import AgreedFailure
+from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.evaluation.evaluations import Evaluations
+from resnet.metrics.run_log import RunLog
 from resnet.optim.train_state import TrainState
 from resnet.runtime.divergence import check_loss
 from resnet.runtime.job import Job, Run
 from resnet.runtime.preemption import Preempted, stop_requested
 from resnet.training.parameter_servers import worker_step
-from resnet.training.parameter_servers.closures import Closures, naming_corrupt_records
-from resnet.training.parameter_servers.log import AsyncLog
+from resnet.training.parameter_servers.closures import (
+    Closures,
+    StalenessLog,
+    naming_corrupt_records,
+)
 from resnet.training.parameter_servers.roles import Workers
 from resnet.training.parameter_servers.servers import MOST_APART, ServerVariables
 from resnet.training.parameter_servers.serving import START_SECONDS
@@ -303,3 +308,53 @@ def end_of_segment(config: Config, step: int) -> int:
     ends = [one.next_end(step, *sizes) for one in every if one.unit != "minute"]
     ends += [first for first in phases.first_steps(config.phases) if first > step]
     return min([*ends, config.last_step])
+
+
+class AsyncLog(RunLog):
+    """Metrics and progress lines of a run whose closures end in any order.
+
+    A step is done whenever as many closures have ended as a global batch has parts.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        state: TrainState,
+        communicator: Communicator,
+        pull_weights: Callable[[], None],
+    ) -> None:
+        """Opens the files of a run, or continues those of an earlier start.
+
+        Args:
+            state: The state of the run on the coordinator.
+            pull_weights: A function that reads the weights from the servers, whose
+                weight penalty a line needs.
+        """
+        super().__init__(config, state, communicator)
+        self._pull_weights = pull_weights
+        self._staleness = StalenessLog()
+        self._reading_seconds = self._seconds = 0.0
+
+    def closure_done(self, done: Done) -> None:
+        """Counts a closure."""
+        self._staleness.add(int(done.staleness))
+        self._reading_seconds += float(done.reading_seconds)
+        self._seconds += float(done.seconds)
+
+    def parts_done(self, settings: StepSettings) -> None:
+        """Counts a step, and logs it where a line is due."""
+        self._count_step(settings)
+
+    def _measured(self) -> dict[str, Any]:
+        share = self._reading_seconds / self._seconds if self._seconds else 0.0
+        self._reading_seconds = self._seconds = 0.0
+        return {"input_wait_share": share, **self._staleness.report()}
+
+    def _weight_penalty(self) -> float:
+        self._pull_weights()
+        return super()._weight_penalty()
+
+    def training_ended(self, target_is_reached: bool) -> None:
+        """Logs the end of the training and the distribution of the staleness."""
+        super().training_ended(target_is_reached)
+        logging.info("Updates by their staleness: %s", self._staleness.describe())
