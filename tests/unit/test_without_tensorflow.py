@@ -8,7 +8,6 @@ from tests.sources import ROOT, SOURCES
 
 WITHOUT_TENSORFLOW = {
     "resnet.hardware.placement",
-    "resnet.training.parameter_servers.closures",
     "resnet.config.rules",
     "resnet.config.config",
     "resnet.config.phases",
