@@ -137,7 +137,8 @@ def _start_ranks(
     layout = plan.layout
     seconds = round(_START_SECONDS + _SECONDS_PER_RANK * plan.shape.num_processes)
     program = [
-        *(sys.executable, str(_MEASURING)),
+        sys.executable,
+        str(_MEASURING),
         f"--num_intra_threads={layout.num_intra_threads}",
         f"--num_inter_threads={layout.num_inter_threads}",
         f"--stall_seconds={_STALL_SECONDS}",

@@ -63,7 +63,12 @@ class WatchdogClient:
         self._process = subprocess.Popen(
             [
                 # Isolated from modules in the working folder and the environment.
-                *(sys.executable, "-I", "-S", "-c", _START, str(_REPOSITORY)),
+                sys.executable,
+                "-I",
+                "-S",
+                "-c",
+                _START,
+                str(_REPOSITORY),
                 f"--rank={process.rank}",
                 f"--num_ranks={process.num_ranks}",
                 f"--host={platform.node()}",

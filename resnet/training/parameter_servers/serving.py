@@ -43,7 +43,10 @@ class Child:
         """
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-c", _START, str(_REPOSITORY)),
+                sys.executable,
+                "-c",
+                _START,
+                str(_REPOSITORY),
                 f"--job={role.job}",
                 f"--index={role.index}",
                 f"--port={port}",
