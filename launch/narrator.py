@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +17,11 @@ from launch import job_plan
 from launch.dialects import BatchSettings
 from launch.job_plan import JobPlan
 from launch.topology import Topology, cpu_list
-from resnet.config.explain import Derived, TrainedPhase
+from resnet.base.text import hanging, listed
+from resnet.config import explain
+from resnet.config.explain import Derived
 
-_WIDTH = 80  # The width of most terminals.
-_LABEL = 14
+_LABEL_WIDTH = 14
 _MOST_BINDINGS = 16  # Further local ranks are only counted.
 _SCRIPT_WIDTH = 88
 
@@ -28,23 +30,13 @@ def describe(plan: JobPlan, data_dir: str, model_dir: str) -> str:
     """Returns the plan as text: cores, numbers, reasons, warnings and the command."""
     lines = []
     for label, text in _facts(plan):
-        lines += textwrap.wrap(
-            text,
-            _WIDTH,
-            initial_indent=f"{label:{_LABEL}}",
-            subsequent_indent=" " * _LABEL,
-        )
-    for title, sentences in (
+        lines += hanging(f"{label:{_LABEL_WIDTH}}", text)
+    for title, phrases in (
         ("Why", plan.reasons),
         ("Changed from the recipe", plan.changes),
         ("Warnings", plan.warnings),
     ):
-        if sentences:
-            lines += ["", f"{title}:"]
-        for sentence in sentences:
-            lines += textwrap.wrap(
-                f"{sentence}.", _WIDTH, initial_indent="- ", subsequent_indent="  "
-            )
+        lines += listed(title, [f"{phrase}." for phrase in phrases])
     command = shlex.join(plan.command(data_dir, model_dir))
     return "\n".join([*lines, "", f"Command ({plan.dialect.title}):", f"    {command}"])
 
@@ -69,8 +61,8 @@ def to_json(plan: JobPlan, data_dir: str, model_dir: str) -> str:
     return json.dumps(values, indent=1)
 
 
-def _facts(plan: JobPlan) -> list[tuple[str, str]]:
-    """Returns the label and the text of each line about the job."""
+def _facts(plan: JobPlan) -> Iterator[tuple[str, str]]:
+    """Yields the label and the text of each line about the job."""
     chosen = plan.layout
     threads = (
         f"{chosen.cores_per_rank} cores: {chosen.num_intra_threads} intra-op and"
@@ -79,14 +71,13 @@ def _facts(plan: JobPlan) -> list[tuple[str, str]]:
     if chosen.num_communication_cores:
         threads += f"; {chosen.num_communication_cores} left to communication and input"
     variables = [f"{name}={value}" for name, value in plan.environment.items()]
-    return [
-        ("nodes", _nodes(plan.topology)),
-        ("ranks", _ranks(plan)),
-        ("each rank", threads),
-        *_bindings(plan),
-        ("environment", f"each rank sets {' '.join(variables)}"),
-        *(_training(plan, plan.run) if plan.run else ()),
-    ]
+    yield "nodes", _nodes(plan.topology)
+    yield "ranks", _ranks(plan)
+    yield "each rank", threads
+    yield from zip(("binding", *[""] * _MOST_BINDINGS), _bindings(plan), strict=False)
+    yield "environment", f"each rank sets {' '.join(variables)}"
+    if plan.run:
+        yield from _training(plan, plan.run)
 
 
 def _nodes(topology: Topology) -> str:
@@ -123,12 +114,10 @@ def _ranks(plan: JobPlan) -> str:
     return f"{text} = {plan.topology.num_nodes:,} nodes x {chosen.ranks_per_node}"
 
 
-def _bindings(plan: JobPlan) -> list[tuple[str, str]]:
-    """Returns the cores of each local rank, to which it binds itself."""
-    chosen = plan.layout
-    facts = []
+def _bindings(plan: JobPlan) -> Iterator[str]:
+    """Yields the cores of each local rank, to which it binds itself."""
     communication = plan.communication_cpus()
-    for rank, cores in enumerate(chosen.cores[:_MOST_BINDINGS]):
+    for rank, cores in enumerate(plan.layout.cores[:_MOST_BINDINGS]):
         sockets = sorted({core.socket for core in cores})
         text = f"local rank {rank}: socket {cpu_list(sockets)}, {len(cores)} cores"
         if plan.topology.has_cpu_numbers:
@@ -136,10 +125,9 @@ def _bindings(plan: JobPlan) -> list[tuple[str, str]]:
             text += f", processors {cpu_list(cpus)}"
             if communication:
                 text += f", Horovod's thread on {communication[rank]}"
-        facts.append(("" if rank else "binding", text))
-    if len(chosen.cores) > _MOST_BINDINGS:
-        facts.append(("", f"and so on for {len(chosen.cores)} local ranks"))
-    return facts
+        yield text
+    if len(plan.layout.cores) > _MOST_BINDINGS:
+        yield f"and so on for {len(plan.layout.cores)} local ranks"
 
 
 def _num_steps(run: Derived) -> int:
@@ -147,40 +135,28 @@ def _num_steps(run: Derived) -> int:
     return run.config.last_step - run.first_step
 
 
-def _training(plan: JobPlan, run: Derived) -> list[tuple[str, str]]:
-    """Returns the lines about batch, steps, rates and memory of a training."""
-    config, recipe, num_steps = run.config, plan.request.recipe, _num_steps(run)
-    batch = f"{config.global_batch_size:,} = {run.num_parts:,} {plan.parts_name} x"
-    batch += f" {run.micro_batch_size}"
-    if config.accumulation_steps > 1:
-        batch += f" x {config.accumulation_steps} micro-batches"
-    rates = [f"{phase.settings.name}: {_rates(phase)}" for phase in run.phases]
+def _training(plan: JobPlan, run: Derived) -> Iterator[tuple[str, str]]:
+    """Yields the lines about batch, steps, rates and memory of a training."""
+    recipe, num_steps = plan.request.recipe, _num_steps(run)
+    yield "recipe", f"{recipe.name}, from {recipe.source}"
+    yield "batch", explain.batch_of(run, plan.parts_name)
+    yield "steps", f"{num_steps:,} = {run.config.epoch(num_steps):.2f} epochs"
+    for index, phase in enumerate(run.phases):
+        text = f"{phase.settings.name}: {phase.rates[0]:.4g}"
+        if phase.warmup_steps:
+            text += f" to {phase.peak_rate:.4g} over {phase.warmup_steps:,} steps,"
+        text += f" to {phase.rates[-1]:.4g} at the end of"
+        yield "" if index else "rates", f"{text} {phase.settings.num_steps:,} steps"
     rank_memory = run.rank_memory_bytes / 1e9
-    return [
-        ("recipe", f"{recipe.name}, from {recipe.source}"),
-        ("batch", batch),
-        ("steps", f"{num_steps:,} = {config.epoch(num_steps):.2f} epochs"),
-        *(("" if index else "rates", text) for index, text in enumerate(rates)),
-        (
-            "memory",
-            f"about {rank_memory:.1f} GB for each rank, about"
-            f" {plan.layout.ranks_per_node * rank_memory:.1f} GB on a node",
-        ),
-        (
-            "gradients",
-            f"{run.num_parameters:,} values with {run.num_classes:,} classes,"
-            f" {run.gradient_bytes / 1e6:.1f} MB in float32",
-        ),
-    ]
-
-
-def _rates(phase: TrainedPhase) -> str:
-    text = f"{phase.rates[0]:.4g}"
-    if phase.warmup_steps:
-        text += f" to {phase.peak_rate:.4g} over {phase.warmup_steps:,} steps,"
-    return (
-        f"{text} to {phase.rates[-1]:.4g} at the end of"
-        f" {phase.settings.num_steps:,} steps"
+    on_node = plan.layout.ranks_per_node * rank_memory
+    yield (
+        "memory",
+        f"about {rank_memory:.1f} GB for each rank, about {on_node:.1f} GB on a node",
+    )
+    yield (
+        "gradients",
+        f"{run.num_parameters:,} values with {run.num_classes:,} classes,"
+        f" {run.gradient_bytes / 1e6:.1f} MB in float32",
     )
 
 
@@ -234,6 +210,13 @@ def script(
     """Returns the script of a job."""
     dialect = plan.dialect
     requeues = bool(dialect.run) and batch.is_resumed
+    sourced = ["site.sh", *["requeue.sh"] * requeues]
+    # As the published evaluation had it, for an OpenMP build of TensorFlow.
+    launcher = [f"export OMP_NUM_THREADS={plan.layout.num_intra_threads}"]
+    start = [dialect.run if requeues else "exec"]
+    if plan.shape.num_processes > 1 or plan.shape.hosts_file:
+        launcher = dialect.launcher_lines(plan.shape)
+        start.append('"${launcher[@]}"')
     lines = [
         "#!/usr/bin/env bash",
         *textwrap.wrap(
@@ -249,39 +232,34 @@ def script(
         "",
         *_clone(plan, folders.clone),
         *_defaults(folders, plan.shape.hosts_file),
-        "# shellcheck source-path=SCRIPTDIR source=site.sh",
-        'source "$REPOSITORY/launch/jobs/site.sh"',
+        *(
+            f"# shellcheck source-path=SCRIPTDIR source={name}\n"
+            f'source "$REPOSITORY/launch/jobs/{name}"'
+            for name in sourced
+        ),
+        "",
+        *_unpacking(plan, folders.bundle),
+        *_staging(plan, folders),
+        *launcher,
+        *dialect.limit_lines(batch),
+        *_broken([*start, *_words(plan, folders.run_dir or batch.name), '"$@"']),
     ]
-    if requeues:
-        lines += [
-            "# shellcheck source-path=SCRIPTDIR source=requeue.sh",
-            'source "$REPOSITORY/launch/jobs/requeue.sh"',
-        ]
-    lines += ["", *_unpacking(plan, folders.bundle), *_staging(plan, folders)]
-    start = [dialect.run if requeues else "exec"]
-    if plan.shape.num_processes > 1 or plan.shape.hosts_file:
-        lines += dialect.launcher_lines(plan.shape)
-        start.append('"${launcher[@]}"')
-    else:
-        # As the published evaluation had it, for an OpenMP build of TensorFlow.
-        lines.append(f"export OMP_NUM_THREADS={plan.layout.num_intra_threads}")
-    lines += dialect.limit_lines(batch)
+    return "\n".join(lines)
+
+
+def _words(plan: JobPlan, run_dir: str) -> list[str]:
+    """Returns the words of the program as a shell reads them."""
     program = job_plan.PROGRAMS[plan.job]
+    escaped = re.sub(r'([\\"$`}])', r"\\\1", run_dir)
     variables = {
         job_plan.CLONE + program: f'"$REPOSITORY/{program}"',
         job_plan.DATA_DIR: '"$DATA_DIR"',
-        job_plan.MODEL_DIR: _model_dir(folders.run_dir or batch.name),
+        job_plan.MODEL_DIR: f'"${{MODEL_DIR:-$OUTPUT_DIR/{escaped}}}"',
     }
     words = [shlex.quote(word) for word in plan.program]
     for name, text in variables.items():
         words = [word.replace(name, text) for word in words]
-    return "\n".join([*lines, *_broken([*start, *words, '"$@"'])])
-
-
-def _model_dir(run_dir: str) -> str:
-    """Returns the folder of the run as a shell reads it, quoted."""
-    escaped = re.sub(r'([\\"$`}])', r"\\\1", run_dir)
-    return f'"${{MODEL_DIR:-$OUTPUT_DIR/{escaped}}}"'
+    return words
 
 
 def _title(plan: JobPlan) -> str:
@@ -337,19 +315,19 @@ def _defaults(folders: Folders, hosts_file: str) -> list[str]:
     ]
 
 
-def _is_of_one_node(plan: JobPlan) -> bool:
-    return plan.shape.num_nodes == 1 and not plan.shape.hosts_file
-
-
 def _once_per_node(plan: JobPlan) -> list[str]:
     """Returns the lines that set `launcher` to start one process on each node."""
-    shape = dataclasses.replace(
-        plan.shape,
-        num_processes=plan.shape.num_nodes,
-        processes_per_node=1,
-        goes_round=False,
+    shape = plan.shape
+    if shape.num_nodes == 1 and not shape.hosts_file:
+        return ["launcher=()"]
+    return plan.dialect.launcher_lines(
+        dataclasses.replace(
+            shape,
+            num_processes=shape.num_nodes,
+            processes_per_node=1,
+            goes_round=False,
+        )
     )
-    return plan.dialect.launcher_lines(shape)
 
 
 def _unpacking(plan: JobPlan, archive: str) -> list[str]:
@@ -358,7 +336,7 @@ def _unpacking(plan: JobPlan, archive: str) -> list[str]:
         return []
     return [
         "# Each node unpacks programs and environment on its disk; the job runs there.",
-        *(["launcher=()"] if _is_of_one_node(plan) else _once_per_node(plan)),
+        *_once_per_node(plan),
         f"run_unpacked {shlex.quote(archive)}",
         "",
     ]
@@ -368,16 +346,14 @@ def _staging(plan: JobPlan, folders: Folders) -> list[str]:
     """Returns the lines that copy the records to the disks of the nodes."""
     if not folders.stage_from:
         return []
-    parts = plan.shape.num_nodes if folders.stages_shards else 1
-    copy = '"$REPOSITORY/launch/jobs/stage.sh"'
-    copy += f' {shlex.quote(folders.stage_from)} "$DATA_DIR" {parts}'
-    if _is_of_one_node(plan):
-        return [f"# The record files are copied to {folders.data_dir}.", copy, ""]
-    what = "its own record files" if folders.stages_shards else "the record files"
+    what, parts = "the record files", 1
+    if folders.stages_shards:
+        what, parts = "its own record files", plan.shape.num_nodes
     return [
         f"# Each node copies {what} to its disk.",
         *_once_per_node(plan),
-        f'"${{launcher[@]}}" {copy}',
+        '"${launcher[@]}" "$REPOSITORY/launch/jobs/stage.sh"'
+        f' {shlex.quote(folders.stage_from)} "$DATA_DIR" {parts}',
         "",
     ]
 

@@ -1,9 +1,24 @@
-"""Lists, sizes and times as people read them in messages."""
+"""Lists, sizes, times and lines as people read them in messages."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
+WIDTH = 80  # The width of most terminals.
 _POWERS_OF_1000 = {"B": 0, "bytes": 0, "kB": 1, "MB": 2, "GB": 3, "TB": 4}
 _MINUTE, _HOUR = 60, 3600
+
+
+def hanging(first: str, text: str) -> list[str]:
+    """Returns the lines of a text behind a label, by whose width all are indented."""
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first)
+    )
+
+
+def listed(title: str, sentences: Iterable[str]) -> list[str]:
+    """Returns an empty line, a title and a list of sentences; nothing without any."""
+    items = [line for sentence in sentences for line in hanging("- ", sentence)]
+    return ["", f"{title}:", *items] if items else []
 
 
 def first_of(names: Iterable[str], most: int = 4) -> str:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from resnet.base import intervals
+from resnet.base.text import WIDTH, hanging, listed
 from resnet.config import networks, phases, resolve, rounds, rules
 from resnet.config.config import Config
 from resnet.config.phases import Phase, PhaseSettings
 from resnet.config.recipe import NO_BOUND, Recipe, TrainingSettings
 from resnet.config.rules import num_workers
 
-WIDTH = 80  # The width of most terminals.
 _LABEL_WIDTH = 13
 _NARROWEST_COLUMN = 16
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -221,23 +221,11 @@ def describe_run(
     """
     lines = []
     for label, text in _facts(recipe, derived, exchange):
-        lines += textwrap.wrap(
-            text,
-            WIDTH,
-            initial_indent=f"{label:{_LABEL_WIDTH}}",
-            subsequent_indent=" " * _LABEL_WIDTH,
-        )
+        lines += hanging(f"{label:{_LABEL_WIDTH}}", text)
     lines += ["", *_tables(derived), "", *_bars(derived)]
-    for title, sentences in (
-        ("Changed from the recipe", describe_changes(recipe, overrides, derived)),
-        ("Deviations from the source", recipe.deviations),
-    ):
-        if sentences:
-            lines += ["", f"{title}:"]
-        for sentence in sentences:
-            lines += textwrap.wrap(
-                sentence, WIDTH, initial_indent="- ", subsequent_indent="  "
-            )
+    changes = describe_changes(recipe, overrides, derived)
+    lines += listed("Changed from the recipe", changes)
+    lines += listed("Deviations from the source", recipe.deviations)
     return "\n".join(lines)
 
 
@@ -246,11 +234,7 @@ def _facts(
 ) -> Iterator[tuple[str, str]]:
     """Yields the label and the text of each line about the run as a whole."""
     config, first, steps = derived.config, derived.first_step, derived.num_steps
-    of_whom = "worker(s)" if config.is_async else "rank(s)"
-    batch = f"{config.global_batch_size:,} = {derived.num_parts:,} {of_whom}"
-    batch += f" x {derived.micro_batch_size}"
-    if config.accumulation_steps > 1:
-        batch += f" x {config.accumulation_steps} micro-batches"
+    batch = batch_of(derived, "worker(s)" if config.is_async else "rank(s)")
     images = _image_count(steps * config.global_batch_size)
     length = f"{steps:,} steps = {config.epoch(steps):.2f} epochs = {images} images"
     if config.last_step < config.train_steps:
@@ -283,6 +267,16 @@ def _facts(
         yield "start", f"phase {name} at step {first:,}, {weights}"
     if exchange:
         yield "exchange", exchange
+
+
+def batch_of(derived: Derived, parts: str) -> str:
+    """Returns the global batch as a product, with a name for those that share it."""
+    config = derived.config
+    text = f"{config.global_batch_size:,} = {derived.num_parts:,} {parts}"
+    text += f" x {derived.micro_batch_size}"
+    if config.accumulation_steps > 1:
+        text += f" x {config.accumulation_steps} micro-batches"
+    return text
 
 
 def _network(config: Config) -> str:
