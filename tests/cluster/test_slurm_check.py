@@ -17,10 +17,11 @@ SLURM = ("--launcher=slurm", "--srun_mpi=pmi2")
 PROGRAM = """
 import sys
 from launch import plan
+from resnet.base import program
 from launch import check
 from launch import hosts
 hosts.SECONDS = check._START_SECONDS = 500
-sys.exit(plan.main(sys.argv))
+sys.exit(program.run(plan.main))
 """
 
 

@@ -4,12 +4,12 @@ import re
 import shlex
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from tests import smallest
+from tests import in_process, smallest
 
 pytestmark = pytest.mark.multiprocess
 
@@ -31,63 +31,59 @@ def commands() -> list[list[str]]:
     return [shlex.split(line) for line in lines]
 
 
-def test_every_target_of_make_exists():
-    makefile = (REPOSITORY / "Makefile").read_text()
-    targets = [words[1] for words in commands() if words[0] == "make"]
-    assert targets == ["demo", "test"]
-    for target in targets:
-        assert re.search(rf"^{target}:", makefile, re.M)
+def small_command(words: list[str], folder: Path, raw: Path) -> list[str]:
+    """Returns the program and the arguments of a command, for a tiny run."""
+    is_first_run = "512" not in words and "--" not in words
+    names = {
+        "RECORDS": f"{folder}/records",
+        "MODEL": f"{folder}/{'model' if is_first_run else f'model{len(words)}'}",
+        "RAW": str(raw),
+        "plan.png": f"{folder}/plan.png",
+    }
+    for name, path in names.items():
+        words = [word.replace(name, path) for word in words]
+    if "|" in words:  # Into rsync, to another host.
+        words = words[: words.index("|")]
+    program = next(word for word in words if word.endswith(".py"))
+    arguments = words[words.index(program) + 1 :]
+    if program == "launch/place_shards.py":  # There is one record file.
+        arguments = [word.replace("nodes=4", "nodes=1") for word in arguments]
+    if program == "launch/supervise.py":  # There is one host.
+        hosts = arguments.index("-hosts")
+        arguments[hosts - 1 : hosts + 2] = ["2"]
+    if program in TRAINING and not {"--list_recipes", "--explain"} & set(words):
+        has_phases = "--recipe=imagenette_best" in arguments
+        arguments = [word for word in arguments if "train_epochs" not in word]
+        arguments += SMALL_PHASES if has_phases else SMALL
+    if program == "eval/benchmark.py":
+        arguments += SMALL_STEPS
+    return [program, *arguments]
 
 
-@pytest.mark.timeout(900)  # A dozen programs.
 def test_the_commands_run(run_ranks, records, tmp_path):
-    raw = records.parent / "raw"
-    jobs = []
+    """Those that need no mpirun share this process."""
+    programs = []
     for words in commands():
-        if words[0] in ("make", "source"):
+        if words[0] == "source":
             continue
-        is_other_run = "512" in words or "--" in words
-        model_dir = tmp_path / ("model" if not is_other_run else str(len(jobs)))
-        words = [
-            word.replace("RECORDS", str(tmp_path / "records"))
-            .replace("MODEL", str(model_dir))
-            .replace("RAW", str(raw))
-            .replace("=plan.png", f"={tmp_path}/plan.png")
-            for word in words
-        ]
-        if "|" in words:  # Into rsync, to another host.
-            words = words[: words.index("|")]
-        program = next(word for word in words if word.endswith(".py"))
-        arguments = words[words.index(program) + 1 :]
-        if program == "launch/place_shards.py":  # There is one record file.
-            arguments = [word.replace("nodes=4", "nodes=1") for word in arguments]
-        if program == "launch/supervise.py":  # There is one host.
-            hosts = arguments.index("-hosts")
-            arguments[hosts - 1 : hosts + 2] = ["2"]
-        only_tells = {"--list_recipes", "--explain"} & set(words)
-        if program in TRAINING and not only_tells:
-            has_phases = "--recipe=imagenette_best" in arguments
-            arguments = [word for word in arguments if "train_epochs" not in word]
-            arguments += SMALL_PHASES if has_phases else SMALL
-        if program == "eval/benchmark.py":
-            arguments += SMALL_STEPS
-        num_ranks = 2 if words[0] == "mpirun" else 1
-        jobs.append((num_ranks, program, *arguments))
-    programs = [job[1] for job in jobs]
+        if words[0] == "make":
+            assert f"\n{words[1]}:" in (REPOSITORY / "Makefile").read_text()
+            continue
+        program, *arguments = small_command(words, tmp_path, records.parent / "raw")
+        if words[0] == "mpirun":
+            job = run_ranks(2, program, *arguments)
+        else:
+            module = import_module(program.removesuffix(".py").replace("/", "."))
+            job = in_process.run(module, *arguments)
+        assert job.returncode == 0, f"{words}\n{job.stderr}"
+        programs.append(program)
     assert programs[:3] == [
         "data_prep/imagenet_to_tfrecords.py",
         "resnet/resnet_main.py",
         "eval/resnet_eval.py",
     ]
     assert programs[-1] == "eval/benchmark.py"
-    # The first three need what those before them write. The others, which spend most of
-    # their time on importing TensorFlow, need only that.
-    done = [run_ranks(*job) for job in jobs[:3]]
-    with ThreadPoolExecutor(2) as pool:
-        done += pool.map(lambda job: run_ranks(*job), jobs[3:])
-    for job in done:
-        assert job.returncode == 0, job.stderr
-    assert done[-1].stdout.count("images/s, all ranks") == 1  # Only rank 0 prints.
+    assert job.stdout.count("images/s, all ranks") == 1  # Only rank 0 prints.
 
 
 def test_the_lines_of_python_about_metrics_run():
