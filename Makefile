@@ -54,8 +54,7 @@ parallel: venv  ## Tests of collective operations, inside one mpirun
 	mpirun -np 3 $(PYTEST) tests/parallel
 
 jobs: venv  ## Tests that launch real jobs, two at a time, and some with injected faults
-	$(PYTEST) tests/jobs -m "not slow" -n 2 --dist=loadfile --no-loadscope-reorder
-	$(PYTEST) tests/fault -m "not slow"
+	$(PYTEST) tests/jobs tests/fault -m "not slow" -n 2 --dist=loadfile --no-loadscope-reorder
 
 test: unit parallel jobs  ## All tests except the slow ones: unit, parallel, jobs
 

@@ -17,7 +17,7 @@ MPIRUN = Path(sys.executable).with_name("mpirun")
 TIMEOUT_SECONDS = 200
 
 # Half a minute of processor time each: at the end they would run alone.
-_LONGEST = {"test_compression_study", "test_main_job", "test_pages", "test_readme"}
+_LONGEST = {"test_async_updates", "test_main_job", "test_readme", "test_resume"}
 
 Job = Callable[..., subprocess.CompletedProcess]
 

@@ -28,7 +28,7 @@ def run_program(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture(params=["jpeg", pytest.param("png", marks=pytest.mark.slow)])
+@pytest.fixture(params=["jpeg", "png"])
 def records_of_format(request, records, tmp_path) -> Path:
     if request.param == "jpeg":
         return records
@@ -42,6 +42,7 @@ def records_of_format(request, records, tmp_path) -> Path:
     return tmp_path / "png"
 
 
+@pytest.mark.slow
 def test_the_input_benchmark_compares_four_ways(records_of_format):
     done = run_program(
         "input_rate.py",
@@ -61,6 +62,7 @@ def test_the_input_benchmark_compares_four_ways(records_of_format):
     assert 0 < float(difference) < 2e-5
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_scale_converts_and_starts(tmp_path):
     arguments = (f"--work_dir={tmp_path}", "--num_images=1000", "--rounds=1")
     done = run_program("imagenet_scale.py", *arguments)
@@ -74,6 +76,7 @@ def test_the_benchmark_of_scale_converts_and_starts(tmp_path):
     assert "conversion: " not in again.stdout
 
 
+@pytest.mark.slow
 def test_the_balance_of_threads_is_counted():
     done = run_program(
         "thread_balance.py",

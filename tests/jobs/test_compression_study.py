@@ -7,7 +7,7 @@ import pytest
 from tests import main_run
 from tests.jobs.conftest import Job
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
 
 def test_a_study_of_two_rows_on_two_ranks(run_ranks: Job, records, tmp_path):

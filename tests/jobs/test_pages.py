@@ -38,7 +38,9 @@ def programs(line: str) -> list[list[str]]:
     lexer.whitespace_split = True
     calls: list[list[str]] = [[]]
     for word in lexer:
-        path = word.removeprefix("/opt/resnet-cpu/").removeprefix("/scratch/resnet-cpu/")
+        path = word.removeprefix("/opt/resnet-cpu/").removeprefix(
+            "/scratch/resnet-cpu/"
+        )
         if path.endswith(".py"):
             assert (REPOSITORY / path).is_file(), line
             calls.append([path])

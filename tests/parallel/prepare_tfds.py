@@ -1,52 +1,52 @@
-"""A program of the tests: has TensorFlow Datasets prepare a tiny set of images.
+"""A set that TensorFlow Datasets itself prepares."""
 
-prepare_tfds.py RAW DATA_DIR
-
-RAW holds train/<class>/* and validation/<class>/*, as JPEG. The set becomes
-DATA_DIR/tiny_pictures/1.0.0.
-"""
-
-import sys
 from pathlib import Path
 
-import tensorflow_datasets as tfds
 
-RAW, DATA_DIR = sys.argv[1:]
-CLASSES = sorted(folder.name for folder in (Path(RAW) / "train").iterdir())
+def prepare(raw: Path, data_dir: Path) -> None:
+    """Prepares the images of a folder as data_dir/tiny_pictures/1.0.0.
 
+    Args:
+        raw: Holds train/<class>/* and validation/<class>/*, as JPEG.
+        data_dir: The folder of sets.
+    """
+    import tensorflow_datasets as tfds  # Takes seconds.
 
-class TinyPictures(tfds.core.GeneratorBasedBuilder):
-    """The images of RAW."""
+    classes = sorted(folder.name for folder in (raw / "train").iterdir())
 
-    VERSION = tfds.core.Version("1.0.0")
-    pkg_dir_path = Path(__file__).parent  # Else looked for as that of an installed one.
+    class TinyPictures(tfds.core.GeneratorBasedBuilder):
+        """The images of the folder."""
 
-    def _info(self):
-        return self.dataset_info_from_configs(
-            features=tfds.features.FeaturesDict(
-                {
-                    "image": tfds.features.Image(encoding_format="jpeg"),
-                    "label": tfds.features.ClassLabel(names=CLASSES),
-                    "file_name": tfds.features.Text(),
-                }
-            ),
-            supervised_keys=("image", "label"),
-        )
+        VERSION = tfds.core.Version("1.0.0")
+        pkg_dir_path = Path(
+            __file__
+        ).parent  # Else looked for as that of an installed one.
 
-    def _split_generators(self, dl_manager):
-        folders = {"train": "train", "test": "validation"}
-        return {split: self._generate_examples(f) for split, f in folders.items()}
-
-    def _generate_examples(self, folder):
-        for path in sorted((Path(RAW) / folder).glob("*/*.jpg")):
-            yield (
-                str(path),
-                {
-                    "image": str(path),
-                    "label": path.parent.name,
-                    "file_name": path.name,
-                },
+        def _info(self):
+            return self.dataset_info_from_configs(
+                features=tfds.features.FeaturesDict(
+                    {
+                        "image": tfds.features.Image(encoding_format="jpeg"),
+                        "label": tfds.features.ClassLabel(names=classes),
+                        "file_name": tfds.features.Text(),
+                    }
+                ),
+                supervised_keys=("image", "label"),
             )
 
+        def _split_generators(self, dl_manager):
+            folders = {"train": "train", "test": "validation"}
+            return {split: self._generate_examples(f) for split, f in folders.items()}
 
-TinyPictures(data_dir=DATA_DIR).download_and_prepare()
+        def _generate_examples(self, folder):
+            for path in sorted((raw / folder).glob("*/*.jpg")):
+                yield (
+                    str(path),
+                    {
+                        "image": str(path),
+                        "label": path.parent.name,
+                        "file_name": path.name,
+                    },
+                )
+
+    TinyPictures(data_dir=data_dir).download_and_prepare()

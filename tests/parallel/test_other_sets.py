@@ -1,8 +1,6 @@
 """Sets that other programs wrote are trained on and evaluated as they are."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import tensorflow as tf
 from eval import resnet_eval
 from resnet import resnet_main
 from tests import smallest
+from tests.parallel import prepare_tfds
 
 FLAGS = (
     "--recipe=digits",
@@ -49,19 +48,9 @@ def index_cache(tmp_path, monkeypatch) -> None:
 def test_a_set_that_tensorflow_datasets_prepared(
     lockstep, train_and_evaluate, records, tmp_path
 ):
-    lockstep.from_rank_0(
-        lambda: subprocess.run(
-            [
-                sys.executable,
-                Path(__file__).with_name("prepare_tfds.py"),
-                records.parent / "raw",
-                tmp_path / "tfds",
-            ],
-            check=True,
-            capture_output=True,
-        )
-    )
-    data_dir = tmp_path / "tfds" / "tiny_pictures" / "1.0.0"
+    raw, prepared = records.parent / "raw", tmp_path / "tfds"
+    lockstep.from_rank_0(lambda: prepare_tfds.prepare(raw, prepared))
+    data_dir = prepared / "tiny_pictures" / "1.0.0"
     assert train_and_evaluate(data_dir, is_alone=False)["count"] == 11
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert config["num_train_examples"] == 24
