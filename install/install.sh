@@ -365,5 +365,5 @@ build_ops || say "the C++ ops of resnet/native did not build (see above)"
 bash install/check.sh "$VENV" ops || true
 say "the C++ ops: $(seconds "$step")"
 # The first page of eval/report.py need not put the charts' library together then.
-"$VENV/bin/python" -c "from resnet.report import charts; charts.library()" || true
+"$VENV/bin/python" -c "from resnet.report import charts; charts.script_text()" || true
 say "ready in $(seconds "$started")"

@@ -362,7 +362,7 @@ def read_benchmark(path: str, model: str) -> dict[str, Any]:
     is_formatted = len(lines) > 1 and lines[0].startswith("{")
     text = "\n".join(lines if is_formatted else lines[-1:])
     try:
-        values = json_file.parse(text, None, path, "a benchmark's results")
+        values = json_file.parse(text, dict, path, "a benchmark's results")
     except UserError as error:
         raise UserError(f"{expected}; {path} has no JSON in its last line.") from error
     for name in (*_NUMBERS, "image_size", "model", "infer"):

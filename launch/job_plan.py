@@ -12,7 +12,7 @@ from launch.layout import Layout
 from launch.topology import OF_THIS_MACHINE, Topology, cpu_list
 from resnet.base.errors import UserError
 from resnet.config import explain
-from resnet.config.explain import Derived
+from resnet.config.config import Derived
 from resnet.config.recipe import Recipe
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import resolve

@@ -19,7 +19,7 @@ from launch.job_plan import JobPlan
 from launch.topology import Topology, cpu_list
 from resnet.base.text import hanging, listed
 from resnet.config import explain
-from resnet.config.explain import Derived
+from resnet.config.config import Derived
 
 _LABEL_WIDTH = 14
 _MOST_BINDINGS = 16  # Further local ranks are only counted.

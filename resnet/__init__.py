@@ -8,9 +8,8 @@
     for best in network.predict(["cat.jpg", "dog.png"]):
         print(best[0].class_name, best[0].probability)
 
-`resnet.build` makes a network by name, from random weights or those of a file. What
-these names are is in `resnet.api`. `import resnet` imports neither TensorFlow nor
-flags; the first use of a network does.
+`resnet.build` makes a network by name, from random weights or those of a file; all is
+in `resnet.api`. TensorFlow is imported with the first use of a network.
 """
 
 import importlib

@@ -44,12 +44,11 @@ Image = str | os.PathLike[str] | np.ndarray
 
 @dataclass(frozen=True)
 class Prediction:
-    """A class that a network predicts for an image.
+    """A class that a network predicts for an image: its name, number and probability.
 
     Attributes:
-        class_name: The name of the class.
         label: The number of the class, from 0.
-        probability: The probability, from 0 to 1.
+        probability: From 0 to 1.
     """
 
     class_name: str
@@ -59,11 +58,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Records:
-    """A data set of records.
-
-    Attributes:
-        record_set: The manifest and the folders of the set.
-    """
+    """A data set of records: its manifest and folders."""
 
     record_set: RecordSet
 
@@ -122,29 +117,29 @@ class Network:
     def limits(self) -> tuple[str, ...]:
         """What the network can't do, in a sentence each."""
         config = self.config
-        found = [
+        limits = [
             "Keras can't load what model.save writes, since the layers are of this"
             " project; eval/export.py writes a run's network in stock layers."
         ]
         if config.model in ("alexnet", "mlp"):
-            found.append(f"`model` takes images of {config.image_size} px only.")
+            limits.append(f"`model` takes images of {config.image_size} px only.")
         if not self.is_trained:
-            found.append(f"It can't tell classes apart, with weights {self.weights}.")
+            limits.append(f"It can't tell classes apart, with weights {self.weights}.")
         if MODELS[config.model].has_image_statistics and not self.is_trained:
-            found.append("Its first layer is 0 until a run computes it from images.")
+            limits.append("Its first layer is 0 until a run computes it from images.")
         if config.recalibration_batches:
-            found.append("`evaluate` can't recalibrate, as the run's evaluation does.")
-        return tuple(found)
+            limits.append("`evaluate` can't recalibrate, as the run's evaluation does.")
+        return tuple(limits)
 
     def evaluate(
         self, records: Records, split: str = "validation", batch_size: int = 200
     ) -> "Result":
         """Returns the accuracy on all examples of a split, each counted once.
 
+        Each image is seen in the views of the run's recipe (`eval_views`).
+
         Args:
-            records: The data set, with the classes of the network. Each image is seen
-                in the views of the run's recipe (`eval_views`).
-            split: The name of the split, such as "validation".
+            records: The data set, with the classes of the network.
             batch_size: The number of images computed at a time.
 
         Returns:
@@ -157,11 +152,11 @@ class Network:
         from resnet.evaluation.evaluator import Evaluator
         from resnet.optim.train_state import decayed_variables, weight_penalty
 
-        own, given = self.config.class_names, records.class_names
-        if given != own:
+        own, others = self.config.class_names, records.class_names
+        if others != own:
             raise UserError(
                 f"the data set must have the network's {len(own)} classes ({own[0]},"
-                f" ...); it has {len(given)} ({given[0]}, ...)."
+                f" ...); it has {len(others)} ({others[0]}, ...)."
             )
         if split not in records.num_examples:
             known = ", ".join(records.num_examples)
@@ -208,23 +203,18 @@ class Network:
     ) -> np.ndarray:
         """Returns the probabilities of all classes, `[images, num_classes]` float32.
 
-        Args:
-            images: As `predict` takes them.
-            batch_size: The number of images computed at a time.
-
-        Raises:
-            UserError: As `predict` does.
+        The arguments and errors are those of `predict`.
         """
         import tensorflow as tf
 
         if isinstance(images, (str, os.PathLike)):
             raise UserError(f"images must be a list of images; got {images!r} alone.")
         _require_positive("batch_size", batch_size)
-        found = list(images)
-        rows = np.zeros((len(found), self.config.num_classes), np.float32)
-        for first in range(0, len(found), batch_size):
+        listed = list(images)
+        rows = np.zeros((len(listed), self.config.num_classes), np.float32)
+        for first in range(0, len(listed), batch_size):
             of_batch = slice(first, first + batch_size)
-            batch = tf.stack([self._preprocessed(one) for one in found[of_batch]])
+            batch = tf.stack(list(map(self._preprocessed, listed[of_batch])))
             rows[of_batch] = self._predictor.probabilities(batch)
         if not np.isfinite(rows).all():
             raise UserError(
@@ -260,17 +250,6 @@ def _require_positive(name: str, value: int) -> None:
         raise UserError(f"{name} must be at least 1; got {value}.")
 
 
-__all__ = [
-    "Network",
-    "Prediction",
-    "Records",
-    "build",
-    "load",
-    "network_names",
-    "open_records",
-]
-
-
 def network_names() -> tuple[str, ...]:
     """Returns the names of the networks that `build` makes."""
     return tuple(networks.MODELS)
@@ -286,11 +265,8 @@ def open_records(data_dir: str | os.PathLike[str]) -> Records:
     Raises:
         UserError: If the folder holds no such set.
     """
-    process = ProcessInfo()
-    alone = Communicator(process)
-    return Records(
-        record_sets.open_record_set(str(data_dir), "validation", process, alone)
-    )
+    alone = ProcessInfo(), Communicator(ProcessInfo())
+    return Records(record_sets.open_record_set(str(data_dir), "validation", *alone))
 
 
 def load(
@@ -300,8 +276,7 @@ def load(
 
     Args:
         path: The folder of the run (--model_dir), or of one of its checkpoints.
-        step: The step of the checkpoint in a run's folder, None for the newest; only
-            with the folder of a run.
+        step: The step of the checkpoint in the folder of a run; None for the newest.
         weights: "raw", or "ema" for the exponential moving average of the weights; None
             for "ema" if the run has it.
 
@@ -324,10 +299,9 @@ def load(
     startup.import_tensorflow()
     from resnet.checkpoint import restore
 
-    found = restore.load_network(config, folder, step, weights)
-    return Network(
-        found.model, config, found.step, f"{found.weights} of step {found.step}"
-    )
+    saved = restore.load_network(config, folder, step, weights)
+    described = f"{saved.weights} of step {saved.step}"
+    return Network(saved.model, config, saved.step, described)
 
 
 def build(
@@ -388,9 +362,9 @@ def _class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
         known: Iterable[object] = range(operator.index(classes))  # type: ignore[arg-type]
     except TypeError:  # It is no count.
         known = classes  # type: ignore[assignment]
-    if not (found := tuple(map(str, known))):
+    if not (names := tuple(map(str, known))):
         raise UserError(
             f"classes must be the names of the classes, or how many, at least 1; got"
             f" {classes!r}."
         )
-    return found
+    return names

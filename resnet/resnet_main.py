@@ -38,7 +38,7 @@ from resnet.base.cli import CommandLine
 from resnet.base.errors import UserError, print_to_pipe
 from resnet.config import command_line, explain, recipe_file
 from resnet.config.command_line import JobSettings, TrainFlags
-from resnet.config.config import Config, save_config
+from resnet.config.config import Config, Derived, save_config
 from resnet.config.recipe import Recipe
 from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
@@ -61,9 +61,8 @@ FLAGS = command_line.TRAINING
 def main(argv: Sequence[str], signals: StopSignals | None = None) -> int:
     """Trains as the command line says; returns the exit code.
 
-    Args:
-        signals: The handlers of stop requests, if they are installed already; None
-            installs them, in a child process if MPICH's mpirun has started this one.
+    Without signals, the handlers of stop requests, it installs them, in a child process
+    if MPICH's mpirun has started this one.
     """
     signals = signals or StopSignals(launcher_death.fork_rank())
     if asks_for_evaluation(argv):
@@ -74,10 +73,7 @@ def main(argv: Sequence[str], signals: StopSignals | None = None) -> int:
 
 
 def asks_for_evaluation(argv: Sequence[str]) -> bool:
-    """Returns whether a command line asks for evaluations instead of a training.
-
-    As in the TPU program, these are of each checkpoint of a run as it appears.
-    """
+    """Returns whether a command line asks for evaluations of a run's checkpoints."""
     words = [word.lstrip("-") for word in argv[1:] if word.startswith("-")]
     only_prints = {"explain", "list_recipes", "help", "helpfull"} & set(words)
     pairs = itertools.pairwise(argv)
@@ -98,8 +94,7 @@ def train(
         line.of(JobSettings)  # It refuses TPUs.
         recipe, overrides = recipe_file.get(flags.recipe), command_line.overrides(line)
         if flags.list_recipes:
-            recipes = list(RECIPES.values())
-            print_to_pipe(explain.list_recipes(recipes))
+            print_to_pipe(explain.list_recipes(list(RECIPES.values())))
             return
         if flags.explain:
             run_plan.print_plan(
@@ -194,11 +189,7 @@ def train_synchronously(
 
 
 def check_flags(line: CommandLine) -> None:
-    """Refuses folders that don't fit, and flags that only --explain uses.
-
-    Raises:
-        UserError: If one of them is given.
-    """
+    """Refuses folders that don't fit, and flags that only --explain uses."""
     command_line.check_folders(line.values["data_dir"], line.values["model_dir"])
     if "num_ranks" in line.given:
         raise UserError(
@@ -219,9 +210,6 @@ def resolve_settings(
 
     Rank 0 creates and locks the model directory. If the directory holds a run, the
     settings must be those of that run. All ranks get rank 0's measured settings.
-
-    Args:
-        require_mixed: Whether to refuse classes that are not shuffled over the files.
 
     Raises:
         AgreedError: On all ranks, if a setting is wrong, or if the model directory
@@ -252,9 +240,6 @@ def write_settings(
 ) -> None:
     """Writes `config.json` on rank 0, and logs how the run deviates from its recipe.
 
-    Args:
-        num_parts: The number of parts of a global batch.
-
     Raises:
         AgreedError: On all ranks, if the model directory is not writable.
     """
@@ -264,29 +249,27 @@ def write_settings(
                 save_config(config)
             except OSError as error:
                 raise run_folder.not_writable(error) from error
-    derived = explain.Derived(config, num_parts)
+    derived = Derived(config, num_parts)
     for change in explain.describe_changes(recipe, overrides, derived):
         logging.info("Changed from the recipe: %s.", change)
 
 
 @contextlib.contextmanager
 def recorded(config: Config, communicator: Communicator) -> Iterator[None]:
-    """Records how the block ends, in the files of the run.
+    """Records how the block ends, in the files and the report of the run.
 
     Rank 0 writes `failure.json` if the block raises an AgreedFailure. The history of
-    the run has the failure too, or that a stop request ended it. The report of the run,
-    if the settings ask for it, has both.
+    the run has the failure too, or that a stop request ended it.
     """
-    with refresh.kept_fresh(config, is_writer=communicator.rank == 0):
+    model_dir, is_writer = pathlib.Path(config.model_dir), communicator.rank == 0
+    with refresh.kept_fresh(config, is_writer):
         try:
             yield
-        except Preempted as error:
-            if communicator.rank == 0:
-                history.append(pathlib.Path(config.model_dir), "end", reason=str(error))
-            raise
-        except AgreedFailure as error:
-            if communicator.rank == 0:
-                failure_file.write(pathlib.Path(config.model_dir), str(error))
+        except (Preempted, AgreedFailure) as error:
+            if is_writer and isinstance(error, Preempted):
+                history.append(model_dir, "end", reason=str(error))
+            elif is_writer:
+                failure_file.write(model_dir, str(error))
             raise
 
 

@@ -183,7 +183,7 @@ def begin(plan: Plan) -> None:
     try:
         what = "the plan of an unfinished conversion"
         advice = f"Delete {state} to convert everything again."
-        earlier = json_file.read(state / _PLAN_FILE, None, what, advice)
+        earlier = json_file.read(state / _PLAN_FILE, dict, what, advice)
     except json_file.MissingFile:
         earlier = None
     if earlier is not None:

@@ -193,7 +193,7 @@ def read_report(root: str | os.PathLike[str], shard_path: str) -> ShardReport | 
     """Returns the report of a shard, or None if it is missing or corrupt."""
     try:
         path = report_path(root, shard_path)
-        sealed = json_file.read(path, None, "a report of a finished shard")
+        sealed = json_file.read(path, dict, "a report of a finished shard")
         report = json_file.instance(ShardReport, sealed.get("report"))
     except UserError:
         return None

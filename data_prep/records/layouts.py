@@ -119,8 +119,8 @@ def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
 
 def _tfds_layout(root: pathlib.Path) -> Layout:
     what, advice = "what tensorflow_datasets says of a set", "Prepare it again."
-    info = json_file.read(root / INFO_FILE, None, what, advice)
-    features = json_file.read(root / _FEATURES_FILE, None, what, advice)
+    info = json_file.read(root / INFO_FILE, dict, what, advice)
+    features = json_file.read(root / _FEATURES_FILE, dict, what, advice)
     try:
         return _parse_tfds(root, info, features)
     except UserError:

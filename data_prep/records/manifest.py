@@ -149,7 +149,7 @@ def read_file(path: str | os.PathLike[str]) -> Manifest:
         UserError: If the file can't be read, isn't a manifest, has another format
             version or is inconsistent.
     """
-    fields = json_file.read(path, None, _WHAT, _ADVICE)
+    fields = json_file.read(path, dict, _WHAT, _ADVICE)
     with json_file.naming(str(path), _WHAT, _ADVICE):
         version = fields.get("format_version")
         if version != FORMAT_VERSION:

@@ -19,9 +19,6 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     Until then it is a hidden file in the same folder, which a crash can leave behind
     (see `remove_leftovers`). An existing file with the final name is replaced.
-
-    Yields:
-        The file, open for writing bytes.
     """
     final = pathlib.Path(path)
     if not final.name:  # Such as ".".
@@ -54,9 +51,7 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 def remove_leftovers(folder: str | os.PathLike[str], name: str = "*") -> None:
     """Removes the temporary files of killed writers in `folder`, not in subfolders.
 
-    Args:
-        folder: Folder of the files that were being written.
-        name: Final name of the file, or a glob pattern of names.
+    `name` is the final name of the file, or a glob pattern of names.
     """
     for path in pathlib.Path(folder).glob(f".{name}.*{_PARTIAL_SUFFIX}"):
         if is_leftover(path):

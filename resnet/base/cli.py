@@ -20,7 +20,7 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -31,7 +31,6 @@ from resnet.base.errors import UserError, print_to_pipe
 from resnet.base.settings import Declaration
 
 WIDTH = 80  # Columns of a terminal.
-_OTHER_TITLE = "Flags"  # Title above flags without a topic.
 # Description of a valid value, by absl's name of the type of a flag.
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 _DEFINE = {
@@ -49,7 +48,6 @@ class Flags:
     """The flags of a program that a dataclass of settings declares.
 
     Attributes:
-        kind: The dataclass.
         names: The settings that have a flag; None for all that its declarations give
             one, without those of its bases.
         without: Settings that have no flag in this program.
@@ -77,7 +75,6 @@ class Entry:
 
     Attributes:
         setting: The name of its setting.
-        declaration: The declaration of the setting, with the topic filled in.
         type: The type of its values: int, float, str, bool or a tuple of one of these.
         default: The value if the flag isn't given.
         common: Whether --help lists it.
@@ -112,8 +109,8 @@ class CommandLine:
 
     Attributes:
         values: The values of all flags, by the names of their settings.
-        given: The flags that are given, as the names of their settings, each with the
-            word that gives it, such as `--ratio=0.1`.
+        given: The names of the settings that are given, each with the word that gives
+            it, such as `--ratio=0.1`.
         arguments: The arguments that are not flags.
     """
 
@@ -170,7 +167,7 @@ def parse(
     groups: Groups,
     takes_arguments: bool = False,
 ) -> CommandLine:
-    """Parses a command line.
+    """Parses a command line, with the program's name first.
 
     `--help` prints the common flags, `--helpfull` all, `--version` the version, and
     each exits with code 0. Flags and arguments may be in any order; what follows `--`
@@ -178,7 +175,6 @@ def parse(
     shells do not expand in `--name=~/path`.
 
     Args:
-        argv: The command line, with the program's name first.
         usage: The docstring of the program, which --help prints as it is.
         groups: The dataclasses whose settings are the flags, in the order of --help.
         takes_arguments: Whether the program takes arguments that are not flags.
@@ -192,13 +188,8 @@ def parse(
     parsed = _flag_values(of_program)
     try:
         arguments = parsed(list(argv))[1:]
-    except flags.IllegalFlagValueError as error:
-        sentence = _in_plain_words(str(error), parsed)
-        raise UserError(f"{sentence} --help lists the flags.") from error
     except flags.Error as error:
-        # Absl has a space before the question mark.
-        sentence = str(error).strip().rstrip(".").replace(" ?", "?")
-        sentence += "" if sentence.endswith("?") else "."
+        sentence = _in_plain_words(str(error), parsed)
         raise UserError(f"{sentence} --help lists the flags.") from error
     if arguments and not takes_arguments:
         raise UserError(
@@ -264,11 +255,7 @@ def _names(entry: Entry) -> list[tuple[str, str]]:
 
 
 def _typed(value: Any, entry: Entry) -> Any:
-    """Returns the value of a flag as its setting has it.
-
-    Raises:
-        UserError: If an item of a list has the wrong type.
-    """
+    """Returns the value of a flag as its setting has it."""
     if isinstance(value, str):
         value = os.path.expanduser(value) if value.startswith("~") else value
         return dict(entry.declaration.synonyms).get(value, value)
@@ -286,14 +273,15 @@ def _typed(value: Any, entry: Entry) -> Any:
 
 
 def _in_plain_words(problem: str, parsed: flags.FlagValues) -> str:
-    """Returns absl's message about a bad value, reworded where it quotes Python's."""
+    """Returns absl's message as a sentence, reworded where it quotes Python's."""
     match = re.match(
         r"flag --(\w+)=(.*): (invalid literal|could not|\(?'?Non-b)", problem, re.S
     )
-    expected = _TYPES.get(parsed[match[1]].flag_type()) if match else None
-    if not match or not expected:
-        return f"{problem.strip().rstrip('.')}."
-    return f"--{match[1]} must be {expected}; got {match[2]!r}."
+    if match and (expected := _TYPES.get(parsed[match[1]].flag_type())):
+        return f"--{match[1]} must be {expected}; got {match[2]!r}."
+    # Absl has a space before the question mark.
+    sentence = problem.strip().rstrip(".").replace(" ?", "?")
+    return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 def _version() -> str:
@@ -306,28 +294,23 @@ def _version() -> str:
 def help_text(usage: str, of_program: Sequence[Entry], is_full: bool = False) -> str:
     """Returns what --help or --helpfull prints, in lines of `WIDTH` characters.
 
-    Args:
-        of_program: The flags; those of a topic stand together, in the order of the
-            topics' first common flags. Where no flag is common, all are listed.
-        is_full: Whether flags that are not common are listed too.
+    The flags of a topic stand together, in the order of the topics' first common flags.
+    Where no flag is common, or with `is_full`, all are listed.
     """
     shown = [entry for entry in of_program if not entry.declaration.hidden]
     is_full = is_full or not any(entry.common for entry in shown)
     topics: dict[str, list[Entry]] = {}
     for entry in sorted(shown, key=lambda entry: not entry.common):
-        topics.setdefault(entry.declaration.topic or _OTHER_TITLE, [])
+        of_topic = topics.setdefault(entry.declaration.topic or "Flags", [])
         if is_full or entry.common:
-            topics[entry.declaration.topic or _OTHER_TITLE].append(entry)
-    parts = [usage, *_sections(topics)]
+            of_topic.append(entry)
+    parts = [usage]
+    for title, of_topic in topics.items():
+        if of_topic:
+            parts.append("\n".join([f"{title}:", *map(_lines_about, of_topic), ""]))
     if not is_full and (left := sum(not entry.common for entry in shown)):
         parts.append(f"--helpfull lists {left} more.\n")
     return "\n".join(parts).rstrip("\n")
-
-
-def _sections(topics: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
-    for title, of_topic in topics.items():
-        if of_topic:
-            yield "\n".join([f"{title}:", *map(_lines_about, of_topic), ""])
 
 
 def _lines_about(entry: Entry) -> str:

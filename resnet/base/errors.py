@@ -18,13 +18,9 @@ class UserError(ValueError):
 
 @contextlib.contextmanager
 def naming_failures(action: str) -> Iterator[None]:
-    """Turns a failure of the system in the block into a UserError.
+    """Turns a failure of files or memory in the block into a UserError.
 
-    Args:
-        action: Description of the block, such as "reading the record set in /data".
-
-    Raises:
-        UserError: If a file can't be read or written, or there isn't enough memory.
+    `action` describes the block, such as "reading the record set in /data".
     """
     try:
         yield
@@ -35,19 +31,13 @@ def naming_failures(action: str) -> Iterator[None]:
 
 
 def escape_unprintable() -> None:
-    """Has standard output escape characters that its encoding lacks.
-
-    By default it raises an error; standard error escapes them.
-    """
+    """Has standard output escape characters that its encoding lacks, as stderr does."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def print_to_pipe(text: str) -> None:
-    """Prints a text; a reader that closes the pipe early, such as `head`, is no error.
-
-    If the reader has closed the pipe, later output is discarded.
-    """
+    """Prints a text; for a reader that has closed the pipe, such as `head`, nothing."""
     try:
         print(text, flush=True)
     except BrokenPipeError:

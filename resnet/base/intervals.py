@@ -14,12 +14,7 @@ _FORM = re.compile(r"(\d{1,12}(?:\.\d{1,12})?) ?(steps?|epochs?|minutes?|)")
 
 @dataclass(frozen=True)
 class Interval:
-    """A length in one of three units.
-
-    Attributes:
-        length: The length in the unit, more than 0.
-        unit: The unit: "step", "epoch" or "minute".
-    """
+    """A length of more than 0 in a unit: "step", "epoch" or "minute"."""
 
     length: Fraction
     unit: str
@@ -38,12 +33,8 @@ class Interval:
     ) -> bool:
         """Returns whether an interval ends with the last of `step` steps.
 
-        It is always False for intervals in minutes.
-
-        Args:
-            step: The number of steps done, at least 1.
-            since: The number of steps done at which the ends before were counted; None
-                for one less than `step`.
+        It is always False for intervals in minutes. `since` is the number of steps at
+        which the ends before were counted; None for one less than `step`.
         """
         if self.unit == "minute":
             return False
@@ -56,11 +47,7 @@ class Interval:
         return math.floor(step / self._steps(examples_per_epoch, batch_size))
 
     def next_end(self, step: int, examples_per_epoch: int, batch_size: int) -> int:
-        """Returns the next number of steps at which an interval, not in minutes, ends.
-
-        Args:
-            step: The number of steps done, from 0.
-        """
+        """Returns the next number of steps at which one, not in minutes, ends."""
         sizes = examples_per_epoch, batch_size
         return math.ceil((self.number_at(step, *sizes) + 1) * self._steps(*sizes))
 
@@ -77,10 +64,6 @@ class Interval:
 
 def parse(text: str, flag: str, units: str = UNITS) -> Interval:
     """Returns the interval in a text such as `500`, `500 steps` or `10minutes`.
-
-    Args:
-        flag: The name of the flag, for the sentence of an error.
-        units: `UNITS`, or `UNITS_OF_STEPS` where minutes are not allowed.
 
     Raises:
         UserError: If the text is not an interval in the allowed units.

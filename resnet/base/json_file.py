@@ -1,15 +1,12 @@
 """Reads JSON: the one reader of every JSON file and text that the programs take.
 
-    contents = json_file.read(path, None, "a benchmark's results")          # a dict
-    config = json_file.read(path, Config, "the settings of a training run",
-                            "Restore it.")                                  # a Config
+    contents = json_file.read(path, dict, "a benchmark's results")
+    config = json_file.read(path, Config, "the settings of a run", "Restore it.")
 
 What isn't JSON of the expected form is refused with one `UserError`, a sentence that
 names the file, what it must hold, and the part that is wrong: a field that is missing,
 unknown, there twice or of another type, a number of a dataclass that isn't finite or
-has more than 64 bits, nesting without end, a file that is a pipe or too large. `parse`
-does the same for a text that isn't a file, and `instance` for an object that is a part
-of a larger one. Where a missing file is no error, catch `MissingFile`.
+has more than 64 bits, nesting without end, a file that is a pipe or too large.
 
 The fields of a dataclass may be int, float, str, bool, None, Any, other dataclasses,
 unions of one of these with None, and tuples and dicts of them. A class checks what its
@@ -25,7 +22,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from resnet.base import regular_file
 from resnet.base.errors import UserError
@@ -41,21 +38,13 @@ class MissingFile(UserError):
     """There is no file at the path."""
 
 
-@overload
 def read(
     path: str | os.PathLike[str], kind: type[_T], what: str, advice: str = ""
-) -> _T: ...
-@overload
-def read(
-    path: str | os.PathLike[str], kind: None, what: str, advice: str = ""
-) -> dict[str, Any]: ...
-def read(
-    path: str | os.PathLike[str], kind: type | None, what: str, advice: str = ""
-) -> Any:
-    """Returns the object in a file, as a dict or as the instance of a dataclass.
+) -> _T:
+    """Returns the object in a file, as the instance of a dataclass.
 
     Args:
-        kind: The dataclass; None for a dict whose values aren't checked.
+        kind: The dataclass, or `dict` for a dict whose values aren't checked.
         what: What the file must hold, such as "the settings of a training run".
         advice: Sentences about what to do, for the end of an error.
 
@@ -74,41 +63,25 @@ def read(
     return parse(data, kind, str(path), what, advice)
 
 
-@overload
 def parse(
     text: str | bytes, kind: type[_T], source: str, what: str, advice: str = ""
-) -> _T: ...
-@overload
-def parse(
-    text: str | bytes, kind: None, source: str, what: str, advice: str = ""
-) -> dict[str, Any]: ...
-def parse(
-    text: str | bytes, kind: type | None, source: str, what: str, advice: str = ""
-) -> Any:
-    """Returns the object in a text, as `read` does for a file.
+) -> _T:
+    """Returns the object in a text, or in bytes of UTF-8, as `read` does for a file.
 
     Args:
-        text: The text, as bytes in UTF-8.
-        kind: As in `read`.
         source: Where the text is from, such as "the answer of host-1".
-        what: As in `read`.
-        advice: As in `read`.
 
     Raises:
         UserError: If the text holds something else.
     """
     with naming(source, what, advice):
         values = _loaded(text)
-        return values if kind is None else instance(kind, values)
+        return typing.cast(_T, values) if kind is dict else instance(kind, values)
 
 
 @contextlib.contextmanager
 def naming(source: str, what: str, advice: str = "") -> Iterator[None]:
-    """Makes a `UserError` of the block begin with the source of its values.
-
-    It is for further checks of what `read` has returned; its arguments are those of
-    `parse`.
-    """
+    """Makes a `UserError` of the block begin with the source, as those of `parse`."""
     try:
         yield
     except UserError as error:
@@ -120,11 +93,8 @@ def parse_lines(
 ) -> tuple[list[dict[str, Any]], int]:
     """Returns the objects in a log of one object a line, and the number of bad lines.
 
-    Programs go on with the good lines of a damaged log. Numbers may be NaN in it.
-
-    Args:
-        is_wanted: Whether an object has the form of an entry; if it raises a
-            LookupError or TypeError, the object hasn't.
+    Numbers may be NaN in it. An object for which `is_wanted` raises a LookupError or
+    TypeError is not wanted.
     """
     objects, num_bad = [], 0
     for line in lines:
@@ -149,10 +119,6 @@ def instance(
         values: The object; an instance of the dataclass is returned as it is.
         where: What the object is, for the sentence of an error; empty for a whole file.
         also_known: Names of further fields that the file may have, for that sentence.
-
-    Raises:
-        UserError: If a field is unknown or missing, or its value has another type; text
-            is never converted to a number.
     """
     if isinstance(values, kind):
         return values
@@ -183,9 +149,6 @@ def converted(kind: Any, value: Any, where: str) -> Any:
     Args:
         kind: The type, one of those that the module allows.
         where: What the value is, for the sentence of an error.
-
-    Raises:
-        UserError: If the value has another type, or a number isn't finite.
     """
     if kind is Any:
         return value

@@ -27,10 +27,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(main: Main) -> int:
-    """Runs a program with the arguments of this process, and returns its exit code.
-
-    A UserError is printed as one sentence, with exit code 2.
-    """
+    """Returns the exit code of a program, 2 with one sentence for a UserError."""
     escape_unprintable()
     try:
         return main(sys.argv)
@@ -40,10 +37,7 @@ def run(main: Main) -> int:
 
 
 def call(module: str, argv: Sequence[str], **options: Any) -> int:
-    """Calls the main function of a program, and returns its exit code.
-
-    The program finds its package as if it were run by its path.
-    """
+    """Calls the main of a program, which finds its package as if run by its path."""
     of_wheel = _ROOT / "resnet_cpu"
     sys.path.insert(0, str(of_wheel if of_wheel.is_dir() else _ROOT))
     code: int = importlib.import_module(module).main(argv, **options)

@@ -10,11 +10,7 @@ _LINE_END = re.compile("\r\n|\r|\n")
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Opens a regular file to read its bytes.
-
-    Raises:
-        OSError: If the file can't be opened, or is a folder, a pipe, or a device.
-    """
+    """Opens a file to read its bytes; a folder, pipe or device is an OSError."""
     # Without O_NONBLOCK, opening a named pipe waits for a program that writes to it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -30,11 +26,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """Returns the content of a regular file.
-
-    Raises:
-        OSError: If the file can't be read, or is larger.
-    """
+    """Returns the content of a regular file; a larger one is an OSError."""
     with open_regular(path) as file:
         num_bytes = os.fstat(file.fileno()).st_size
         if num_bytes > max_bytes:
@@ -48,10 +40,6 @@ def read_lines(path: str | os.PathLike[str], max_bytes: int) -> list[str]:
 
     A byte-order mark, which some editors write, is removed. Line ends of all systems
     are accepted. The last line is empty if the file ends with a line end.
-
-    Raises:
-        OSError: If the file can't be read or is too large.
-        UnicodeDecodeError: If it isn't in UTF-8.
     """
     text = read_bytes(path, max_bytes).decode("utf-8-sig")
     return [line.strip() for line in _LINE_END.split(text)]

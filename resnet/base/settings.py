@@ -27,10 +27,6 @@ COUNT_OR_ZERO = (0, LARGEST_COUNT)
 _KEY = "declaration"
 
 
-def _itself(value: Any) -> Any:
-    return value
-
-
 @dataclass(frozen=True)
 class Declaration:
     """The declaration of a setting, apart from its name, its type and its default.
@@ -46,16 +42,14 @@ class Declaration:
         bounds: The lowest and the highest allowed number; None for no bounds.
         names: The allowed names; empty for any.
         synonyms: Other names that flags accept, each with the allowed name it means.
-        interval_units: The units of a setting that is an interval, as
-            `intervals.parse` takes them; empty for other settings.
-        flag: The name of the command-line flag if it isn't that of the field; None if
-            the setting has no flag.
+        interval_units: The units of an interval, as `intervals.parse` takes them; empty
+            for other settings.
+        flag: The name of the flag if it isn't that of the field; None for no flag.
         short_flag: The letter of the flag's short form; empty for none.
-        aliases: Other names of the flag, which are accepted and listed nowhere, each
-            with the letter of its short form or "".
+        aliases: Names of the flag that are accepted and listed nowhere, each with the
+            letter of its short form or "".
         decides_the_result: Whether a run can't be resumed with another value.
-        decisive_part: A function that returns the part of the value that decides the
-            result.
+        decisive_part: Returns the part of the value that decides the result.
     """
 
     help: str = ""
@@ -71,20 +65,24 @@ class Declaration:
     short_flag: str = ""
     aliases: tuple[tuple[str, str], ...] = ()
     decides_the_result: bool = True
-    decisive_part: Callable[[Any], Any] = _itself
+    decisive_part: Callable[[Any], Any] = lambda value: value
 
 
 def setting(default: Any = dataclasses.MISSING, help: str = "", **known: Any) -> Any:  # noqa: A002
     """Returns a field of a dataclass that declares a setting.
 
-    Args:
-        default: The default; a setting without one must be given.
-        help: The sentence of `Declaration.help`.
-        known: The other attributes of `Declaration`.
+    A setting without a default must be given. `known` are the other attributes of
+    `Declaration`.
     """
     return dataclasses.field(
         default=default, metadata={_KEY: Declaration(help, **known)}
     )
+
+
+# Of a recipe and its file, without a flag.
+recipe_setting = functools.partial(setting, flag=None)
+# Of a run, which may be resumed with another value.
+changeable_setting = functools.partial(setting, decides_the_result=False)
 
 
 @functools.cache
@@ -122,11 +120,7 @@ def value_type(kind: type, name: str) -> type:
 
 
 def validate_overrides(overrides: Mapping[str, Any], *kinds: type) -> list[str]:
-    """Returns a sentence, naming the flag, for each override that isn't allowed.
-
-    Args:
-        overrides: The values by the names of their settings.
-    """
+    """Returns a sentence, naming the flag, for each override that isn't allowed."""
     declared = declarations(*kinds)
     return [
         problem
@@ -139,10 +133,7 @@ def validate_overrides(overrides: Mapping[str, Any], *kinds: type) -> list[str]:
 
 
 def problems_of_value(value: Any, flag: str, declaration: Declaration) -> list[str]:
-    """Returns a sentence about the value of a flag, such as "--steps", if it is wrong.
-
-    A value of None is always allowed.
-    """
+    """Returns a sentence about the value of a flag, such as "--steps", if wrong."""
     if requirement := violated_requirement(declaration, value):
         return [f"{flag} must be {requirement}; got {value}."]
     if declaration.interval_units and value:
@@ -156,9 +147,7 @@ def problems_of_value(value: Any, flag: str, declaration: Declaration) -> list[s
 def problems_of(values: Any, described: str) -> list[str]:
     """Returns a sentence about each field of a dataclass whose value isn't allowed.
 
-    Args:
-        described: The description of the instance for the sentence, such as
-            "phase 'train'".
+    `described` is the instance in the sentence, such as "phase 'train'".
     """
     kind: Any = type(values)
     declared = declarations(kind)

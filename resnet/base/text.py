@@ -39,11 +39,9 @@ def size(
     form: str = ",.1f",
     units: Sequence[str] = ("bytes", "kB", "MB", "GB", "TB"),
 ) -> str:
-    """Returns a size in the first of the units in which it is below 1000.
+    """Returns a size in the first of the units, which ascend, where it is below 1000.
 
-    Args:
-        form: The format of the number, except that of whole bytes.
-        units: From the smallest to the largest, which takes all that is left.
+    `form` is the format of the number, except that of whole bytes.
     """
     for unit in units:
         value = num_bytes / 1000 ** _POWERS_OF_1000[unit]

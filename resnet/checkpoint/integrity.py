@@ -97,7 +97,7 @@ def read_contents(folder: Path) -> dict[str, Any]:
         raise _unread(folder, CONTENTS_FILE, error) from error
     try:
         what = "the list of a checkpoint's files"
-        contents = json_file.parse(text, None, CONTENTS_FILE, what)
+        contents = json_file.parse(text, dict, CONTENTS_FILE, what)
         if contents.pop("sha256", None) != _digest(contents):
             raise UserError(f"{CONTENTS_FILE}: its own SHA-256 does not match")
     except UserError as error:

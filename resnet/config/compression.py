@@ -9,7 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from resnet.base.settings import AT_LEAST_ZERO, COUNT, COUNT_OR_ZERO, setting
+from resnet.base.settings import (
+    AT_LEAST_ZERO,
+    COUNT,
+    COUNT_OR_ZERO,
+    changeable_setting,
+    setting,
+)
 from resnet.config import topics
 
 # What is compressed as one vector: nothing, each variable's gradient, or all of them.
@@ -22,9 +28,7 @@ BUCKET_VALUES = 1 << 20  # Values whose messages travel together: 4 MB of gradie
 HEADER_BYTES = 8  # Of each message (`resnet.exchange.codecs.messages`).
 # The source sums the loss over a batch of 512; here it is the mean.
 _THRESHOLD = 0.001 / 512
-# The fraction of the values that a method with a threshold keeps isn't known before the
-# run; this one is assumed.
-_ASSUMED_RATIO = 0.01
+_ASSUMED_RATIO = 0.01  # Of the values kept by a threshold, unknown before the run.
 _TIMED_VALUES = 25_557_032  # The parameters of ResNet-50, whose codecs were timed.
 
 
@@ -46,8 +50,8 @@ class Method:
         why_unbounded: Returns why the squared error may exceed the squared gradient, so
             that error feedback would grow without bounds; empty if it can't.
         seconds: Seconds in which one core encodes and decodes `_TIMED_VALUES` values,
-            medians of 7 on an AMD EPYC (Zen 5): RESULTS.md, "Compressed gradients";
-            None where they haven't been measured.
+            medians of 7 on an AMD EPYC (Zen 5): RESULTS.md, "Compressed gradients"; 0
+            where they haven't been measured.
     """
 
     coded_bytes: Callable[["CompressionSettings", Sequence[int]], int]
@@ -57,12 +61,12 @@ class Method:
     needs_matrices: bool = False
     num_warmup_epochs: Callable[["CompressionSettings"], int] = lambda _: 0
     why_unbounded: Callable[["CompressionSettings"], str] = lambda _: ""
-    seconds: tuple[float, float] | None = None
+    seconds: tuple[float, float] = (0.0, 0.0)
 
     @property
     def value_seconds(self) -> tuple[float, float]:
         """The seconds of encoding and decoding a value; 0 if they weren't measured."""
-        encode, decode = self.seconds or (0.0, 0.0)
+        encode, decode = self.seconds
         return encode / _TIMED_VALUES, decode / _TIMED_VALUES
 
 
@@ -83,10 +87,7 @@ def randomk_count(num_values: int, ratio: float) -> int:
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """Returns rows and columns of a gradient as a matrix; nothing for a vector.
-
-    The columns are the last axis.
-    """
+    """Returns rows and columns, the last axis, of a gradient; nothing for a vector."""
     return () if len(shape) < 2 else (math.prod(shape[:-1]), shape[-1])
 
 
@@ -121,18 +122,6 @@ def _bytes_of_qsgd(settings: "CompressionSettings", shape: Sequence[int]) -> int
     num_norms = -(-num_values // (settings.qsgd_bucket or num_values))
     levels = num_values * (2 * settings.qstates).bit_length()
     return HEADER_BYTES + 8 + 4 * num_norms + _packed(levels)
-
-
-def _bytes_of_terngrad(_: "CompressionSettings", shape: Sequence[int]) -> int:
-    return HEADER_BYTES + 4 - (-math.prod(shape) // 5)  # Five values a byte.
-
-
-def _bytes_of_cast(_: "CompressionSettings", shape: Sequence[int]) -> int:
-    return HEADER_BYTES + 2 * math.prod(shape)
-
-
-def _bytes_of_randomk(settings: "CompressionSettings", shape: Sequence[int]) -> int:
-    return 4 * randomk_count(math.prod(shape), settings.ratio)
 
 
 def _bytes_of_powersgd(settings: "CompressionSettings", shape: Sequence[int]) -> int:
@@ -176,7 +165,12 @@ def _why_unbounded_qsgd(settings: "CompressionSettings") -> str:
 # are Randomk, Topk, Thresholdv, AdaptiveThreshold, TernGrad and RandomDithering (QSGD
 # in its README). topk spends 18 of its 35 ms on the threshold.
 METHODS: Mapping[str, Method] = {
-    "randomk": Method(coded_bytes=_bytes_of_randomk, is_summed=True),
+    "randomk": Method(
+        coded_bytes=lambda settings, shape: (
+            4 * randomk_count(math.prod(shape), settings.ratio)
+        ),
+        is_summed=True,
+    ),
     "topk": Method(
         coded_bytes=_bytes_of_topk, size="estimated", seconds=(0.035, 0.0098)
     ),
@@ -187,7 +181,8 @@ METHODS: Mapping[str, Method] = {
         coded_bytes=_bytes_of_threshold, size="assumed", seconds=(0.017, 0.0098)
     ),
     "terngrad": Method(
-        coded_bytes=_bytes_of_terngrad,
+        # Five values a byte.
+        coded_bytes=lambda _, shape: HEADER_BYTES + 4 - (-math.prod(shape) // 5),
         why_unbounded=lambda _: (
             "terngrad's is 2.6 times as large for normally distributed values"
         ),
@@ -198,8 +193,8 @@ METHODS: Mapping[str, Method] = {
         why_unbounded=_why_unbounded_qsgd,
         seconds=(0.083, 0.026),
     ),
-    "fp16": Method(coded_bytes=_bytes_of_cast),
-    "bf16": Method(coded_bytes=_bytes_of_cast),
+    "fp16": Method(coded_bytes=lambda _, shape: HEADER_BYTES + 2 * math.prod(shape)),
+    "bf16": Method(coded_bytes=lambda _, shape: HEADER_BYTES + 2 * math.prod(shape)),
     "powersgd": Method(
         coded_bytes=_bytes_of_powersgd, is_summed=True, needs_matrices=True
     ),
@@ -292,14 +287,13 @@ class CompressionSettings:
         "The number of epochs in which dgc keeps more values than it does later.",
         bounds=COUNT_OR_ZERO,
     )
-    exchange: str = setting(
+    exchange: str = changeable_setting(
         "auto",
         "How compressed gradients reach all ranks, one of {names}: by an all-gather of"
         " all messages, by a scatter-reduce of slices and an all-gather (sliced), or by"
         " the one that is predicted to be faster on this network. randomk and powersgd"
         " use an all-reduce instead.",
         names=EXCHANGES,
-        decides_the_result=False,
     )
     error_feedback: bool = setting(
         False,
@@ -320,11 +314,7 @@ class CompressionSettings:
 
     @property
     def largest_ratio(self) -> float:
-        """The largest fraction of the values that a step keeps.
-
-        That is `ratio`, or with a warm-up that of its first epoch
-        (`resnet.exchange.codecs.dgc.ratio_at`).
-        """
+        """The largest fraction of the values that a step keeps, by `dgc.ratio_at`."""
         return float(self.ratio ** (1 / (self.num_warmup_epochs + 1)))
 
 
@@ -342,12 +332,12 @@ def vectors(
 
 
 def num_bytes(settings: CompressionSettings, shape: Sequence[int]) -> int:
-    """Returns the bytes that a rank sends of a vector.
+    """Returns the bytes that a rank sends of a vector, as exact as `Method.size` says.
+
+    A message that would be longer than a dense one is dense.
 
     Args:
-        settings: The settings of compression, whose method says how exact this is
-            (`Method.size`). A message that would be longer than a dense one is dense.
-        shape: Shape of the gradient in the vector, of at least one value.
+        shape: The shape of the gradient in the vector, of at least one value.
     """
     num_values = math.prod(shape)
     if num_values < settings.dense_below:

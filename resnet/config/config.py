@@ -1,18 +1,20 @@
-"""The settings of one run, made once and then only read."""
+"""The settings of one run, made once and then only read, and what follows from them."""
 
 import dataclasses
+import functools
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from resnet.base import intervals, json_file, settings
 from resnet.base.atomic_files import atomic_write_bytes
 from resnet.base.errors import UserError
-from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
+from resnet.base.settings import COUNT, COUNT_OR_ZERO, changeable_setting, setting
 from resnet.base.text import shortened
-from resnet.config import phases, topics
+from resnet.config import networks, phases, topics
 from resnet.config.phases import Phase, StepSettings
 from resnet.config.recipe import TrainingSettings
 
@@ -20,23 +22,24 @@ from resnet.config.recipe import TrainingSettings
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 _SHOWN_CHARACTERS = 60  # Longest value that an error quotes.
+# RESULTS.md, "Memory": ResNet-50 on 2 ranks with 32 images each took 3,347 MiB in
+# float32 and 2,180 MiB in bfloat16. The difference gives the bytes of an activation,
+# the rest those of TensorFlow, the program and its input.
+_COPIES_OF_ACTIVATIONS = 1.72
+_PROGRAM_BYTES = 756 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TrainingSettings):
     """All settings of a run; `model_dir/config.json` holds them.
 
-    A later start in the same `model_dir` may change only the settings that don't decide
-    the result.
-
     Attributes:
         class_names: The names of the classes, in the order of the labels.
-        num_train_examples: The number of training examples of the data set.
         phases: Their lengths are in steps, and their learning rates are those for the
             run's global batch.
-
-    The help texts of the other fields say what these are.
     """
+
+    TOPIC: ClassVar[str] = topics.EVALUATION
 
     recipe: str
     num_classes: int
@@ -56,12 +59,11 @@ class Config(TrainingSettings):
         bounds=(0, 2**63 - 1),
         topic=topics.RECIPE,
     )
-    num_ps: int = setting(
+    num_ps: int = changeable_setting(
         1,
         "With --sync_mode=async, the number N of parameter servers: ranks 1 to N."
         " Rank 0 coordinates, and the other ranks are workers.",
         bounds=COUNT,
-        decides_the_result=False,
         topic=topics.ASYNC,
         common=True,
     )
@@ -88,106 +90,85 @@ class Config(TrainingSettings):
         common=True,
         unset="random",
     )
-    data_dir: str = setting(
+    data_dir: str = changeable_setting(
         "",
         "The folder of a converted data set, or of one that TensorFlow Datasets or the"
         " TPU scripts wrote.",
-        decides_the_result=False,
         topic=topics.DATA,
         common=True,
         unset="required",
     )
-    model_dir: str = setting(
+    model_dir: str = changeable_setting(
         "",
         "The folder of the run: its settings, logs and checkpoints.",
-        decides_the_result=False,
         topic=topics.DATA,
         common=True,
         unset="required",
     )
-    mode: str = setting(
+    mode: str = changeable_setting(
         "train_and_eval",
         "What the run does, one of {names}: only trains, or also evaluates; or eval,"
         " which evaluates the checkpoints of the run in --model_dir as they are saved,"
         " with the settings of that run.",
         names=("train", "train_and_eval", "eval"),
-        decides_the_result=False,
-        topic=topics.EVALUATION,
         common=True,
     )
-    eval_batch_size: int = setting(
+    eval_batch_size: int = changeable_setting(
         200,
         "The number of examples in one step of evaluation, over all ranks.",
         bounds=COUNT,
-        decides_the_result=False,
-        topic=topics.EVALUATION,
     )
-    eval_every: str = setting(
+    eval_every: str = changeable_setting(
         "",
         "How often to evaluate, such as 500steps or 4epochs; unset, only after the last"
         " step.",
         interval_units=intervals.UNITS_OF_STEPS,
-        decides_the_result=False,
-        topic=topics.EVALUATION,
         common=True,
         unset="at the end",
     )
-    stop_after_steps: int = setting(
+    stop_after_steps: int = changeable_setting(
         0,
         "The number of steps, counted from the first one of the run, after which it"
         " saves and exits, as for a trial; the schedules stay those of the whole run. 0"
         " trains to the end. Without the flag, the same command resumes.",
         bounds=COUNT_OR_ZERO,
-        decides_the_result=False,
         topic=topics.CHECKPOINTS,
     )
-    stop_at_top1: float = setting(
+    stop_at_top1: float = changeable_setting(
         0.0,
         "The validation top-1 accuracy, from 0 to 1, at which the run stops; 0 turns"
         " early stopping off.",
         bounds=(0, 1),
-        decides_the_result=False,
-        topic=topics.EVALUATION,
     )
-    recalibration_batches: int = setting(
+    recalibration_batches: int = changeable_setting(
         0,
         "The number of training batches, each as large as a rank's in training, from"
         " which batch normalization's statistics are computed again before an"
         " evaluation (PreciseBN); 0 keeps the statistics of the training.",
         bounds=COUNT_OR_ZERO,
-        decides_the_result=False,
-        topic=topics.EVALUATION,
     )
-    log_step_count_steps: int = setting(
-        10,
-        "The number of steps from one log line to the next.",
-        bounds=COUNT,
-        decides_the_result=False,
-        topic=topics.EVALUATION,
+    log_step_count_steps: int = changeable_setting(
+        10, "The number of steps from one log line to the next.", bounds=COUNT
     )
-    checkpoint_every: str = setting(
+    checkpoint_every: str = changeable_setting(
         "10 minutes",
         "How often to save a checkpoint, such as 500steps, 2epochs or 10minutes.",
         interval_units=intervals.UNITS,
-        decides_the_result=False,
         topic=topics.CHECKPOINTS,
         common=True,
     )
-    keep_checkpoints: int = setting(
+    keep_checkpoints: int = changeable_setting(
         5,
         "The number of newest checkpoints that are kept, in addition to the best one"
         " and those at the ends of phases.",
         bounds=COUNT,
-        decides_the_result=False,
         topic=topics.CHECKPOINTS,
     )
-    report_every: str = setting(
+    report_every: str = changeable_setting(
         "",
         "How often to write report.html, a page about the run, in the folder of the"
         " run, such as 10minutes or 1epoch; unset, never.",
         interval_units=intervals.UNITS,
-        decides_the_result=False,
-        topic=topics.EVALUATION,
         common=True,
         unset="never",
     )
@@ -200,34 +181,30 @@ class Config(TrainingSettings):
         topic=topics.MACHINE,
         common=True,
     )
-    num_parallel_calls: int = setting(
+    num_parallel_calls: int = changeable_setting(
         0,
         "The number of threads per rank that decode images; 0 takes one per processor.",
         bounds=(0, 4096),
-        decides_the_result=False,
         topic=topics.MACHINE,
     )
-    on_bad_record: str = setting(
+    on_bad_record: str = changeable_setting(
         "fail",
         "The action on a corrupt record: fail ends the run, skip takes another record"
         " in its place and counts it.",
         names=("fail", "skip"),
-        decides_the_result=False,
         topic=topics.DATA,
     )
-    record_log: str = setting(
+    record_log: str = changeable_setting(
         "",
         "The folder for a log of the records that each rank reads; unset, there is no"
         " log.",
-        decides_the_result=False,
         topic=topics.DATA,
         unset="none",
     )
-    export_dir: str = setting(
+    export_dir: str = changeable_setting(
         "",
         "The folder for a SavedModel of the network when the training ends, in a new"
         " subfolder named by the time in seconds; unset, there is none.",
-        decides_the_result=False,
         topic=topics.CHECKPOINTS,
         unset="none",
     )
@@ -284,9 +261,6 @@ def save_config(config: Config) -> None:
     """Writes `config.json` to the settings' `model_dir`, which is created if missing.
 
     `data_dir` is absolute in it, since the run is also used from other folders.
-
-    Raises:
-        OSError: If the file can't be written.
     """
     folder = Path(config.model_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -345,9 +319,9 @@ def _deciding(config: Config) -> dict[str, Any]:
     """Returns the settings that decide the result, those of phases by "phase: name"."""
     declared = settings.declarations(Config)
     deciding = {
-        field.name: getattr(config, field.name)
-        for field in dataclasses.fields(Config)
-        if field.name not in declared or declared[field.name].decides_the_result
+        name: value
+        for name, value in vars(config).items()
+        if name not in declared or declared[name].decides_the_result
     }
     deciding["train_steps"] = config.train_steps
     deciding["phases"] = ", ".join(phase.name for phase in config.phases)
@@ -359,3 +333,137 @@ def _deciding(config: Config) -> dict[str, Any]:
             is_clear = len(config.phases) == 1 and name not in deciding
             deciding[name if is_clear else f"{phase.name}: {name}"] = value
     return deciding
+
+
+@dataclass(frozen=True)
+class TrainedPhase:
+    """A phase that a run trains.
+
+    Attributes:
+        warmup_steps: The length of the warmup that begins with it.
+        peak_rate: The learning rate that this leads to; else that of the first step.
+        corners: Its first and last step, and those where the learning rate has a kink;
+            between two of them the rate is a smooth function of the step.
+        rates: The learning rates at the corners.
+    """
+
+    settings: Phase
+    first_step: int
+    warmup_steps: int
+    peak_rate: float
+    corners: tuple[int, ...]
+    rates: tuple[float, ...]
+
+    @property
+    def end_step(self) -> int:
+        """The step behind the last one."""
+        return self.first_step + self.settings.num_steps
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What follows from the settings of a run.
+
+    Attributes:
+        num_parts: The number of parts of a global batch (`explain.num_parts`).
+        known_classes: The number of classes that parameters are counted for; 0 for that
+            of CIFAR-10 or ImageNet, as the network has it.
+    """
+
+    config: Config
+    num_parts: int
+    known_classes: int = 0
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes that parameters are counted for."""
+        return self.known_classes or networks.MODELS[self.config.model].usual_classes
+
+    @property
+    def first_step(self) -> int:
+        """The step that the run begins with."""
+        return phases.first_step(self.config.phases, self.config.first_phase)
+
+    @property
+    def num_steps(self) -> int:
+        """The steps from the first one to the end of the schedules."""
+        return self.config.train_steps - self.first_step
+
+    @property
+    def micro_batch_size(self) -> int:
+        """The number of examples that a part works on at a time."""
+        parts = self.num_parts * self.config.accumulation_steps
+        return self.config.global_batch_size // parts
+
+    @functools.cached_property
+    def phases(self) -> tuple[TrainedPhase, ...]:
+        """The phases that the run trains."""
+        of_run = self.config.phases
+        return tuple(
+            self._phase(first, phase)
+            for first, phase in zip(phases.first_steps(of_run), of_run, strict=True)
+            if first >= self.first_step
+        )
+
+    def _phase(self, first: int, phase: Phase) -> TrainedPhase:
+        begin, schedule = phases.schedule_at(self.config.phases, first)
+        last = first + phase.num_steps - 1
+        after_warmup = begin + int(schedule.warmup_length)
+        inner = [after_warmup - 1, after_warmup]
+        if schedule.decay == "steps":
+            inner += [begin + int(boundary) for boundary in schedule.boundaries]
+        kinks = {step for step in inner if first < step < last}
+        corners = tuple(sorted({first, last} | kinks))
+        rates = tuple(map(self.curves["learning rate"], corners))
+        warmup = 0
+        if begin == first:
+            warmup = min(int(schedule.warmup_length), phase.num_steps)
+        peak = schedule.peak_value if warmup else rates[0]
+        return TrainedPhase(phase, first, warmup, peak, corners, rates)
+
+    @property
+    def curves(self) -> dict[str, Callable[[int], float]]:
+        """The values that change over the steps, as functions of the step."""
+        of_run = self.config.phases
+
+        def of_phases(name: str) -> Callable[[int], float]:
+            return lambda step: float(getattr(phases.at(of_run, step), name))
+
+        rate = functools.partial(phases.learning_rate, of_run)
+        others = {name.replace("_", " "): of_phases(name) for name in phases.DRAWN}
+        return {"learning rate": rate, **others}
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of trainable values."""
+        model, se_ratio = self.config.model, self.config.se_ratio
+        return networks.num_parameters(model, self.num_classes, se_ratio)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """The bytes of the gradients of a step, in float32."""
+        return 4 * self.num_parameters
+
+    @property
+    def rank_memory_bytes(self) -> int:
+        """An estimate of the memory of a rank.
+
+        It is that of the program, of the activations of one micro-batch, and in float32
+        of weights, gradients, velocities and what else has their size: EMA, Lookahead,
+        sums of micro-batches, residuals, two copies of outer momentum.
+        """
+        config = self.config
+        num_copies = 3 + (config.ema_decay > 0) + (config.lookahead_every > 0)
+        num_copies += config.accumulation_steps > 1
+        num_copies += config.compress != "none" and config.keeps_residuals
+        num_copies += 2 * any(phase.outer_momentum for phase in config.phases)
+        image_size = max(phase.image_size for phase in config.phases)
+        image_bytes = networks.num_activations(config.model, image_size)
+        image_bytes *= 2 if config.precision == "bf16" else 4
+        activations = _COPIES_OF_ACTIVATIONS * self.micro_batch_size * image_bytes
+        return (
+            _PROGRAM_BYTES
+            + num_copies * self.gradient_bytes
+            + round(activations)
+            + config.decoded_cache_mb * 10**6
+        )

@@ -1,21 +1,18 @@
-"""What a run would do, before it starts: `Derived` has the numbers, the rest the words.
-
-Needs no TensorFlow.
-"""
+"""What a run would do, in words, before it starts; `Derived` has the numbers."""
 
 import dataclasses
-import functools
 import itertools
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from resnet.base import intervals
+from resnet.base.settings import declarations
 from resnet.base.text import WIDTH, hanging, listed
-from resnet.config import networks, phases, resolve, rounds, rules
-from resnet.config.config import Config
-from resnet.config.phases import Phase, PhaseSettings
+from resnet.config import phases, resolve, rounds, rules
+from resnet.config.config import Config, Derived, TrainedPhase
+from resnet.config.optimizers import OPTIMIZERS
+from resnet.config.phases import DRAWN, Phase, PhaseSettings
 from resnet.config.recipe import NO_BOUND, Recipe, TrainingSettings
 from resnet.config.rules import num_workers
 
@@ -23,166 +20,39 @@ _LABEL_WIDTH = 13
 _NARROWEST_COLUMN = 16
 _BARS = " ▁▂▃▄▅▆▇█"
 _BAR_COLUMNS = 48
-# RESULTS.md, "Memory": ResNet-50 on 2 ranks with 32 images each took 3,347 MiB in
-# float32 and 2,180 MiB in bfloat16. The difference gives the bytes of an activation,
-# the rest those of TensorFlow, the program and its input.
-_COPIES_OF_ACTIVATIONS = 1.72
-_PROGRAM_BYTES = 756 << 20
-_BYTES_PER_VALUE = {"bf16": 2}  # Bytes of an activation where they aren't float32's.
+_COLUMNS = DRAWN[::-1]  # Of the table of phases.
 # Settings of phases that have a column of their own, or a fixed place in a column or in
 # the line about local SGD.
 _IN_COLUMNS = (
-    *("name", "schedule", "reset_momentum", "momentum", "weight_decay"),
+    *("name", "schedule", "reset_momentum", *DRAWN),
     *("image_size", "augmentation", "min_crop_area"),
     *("sync_every", "qsr_coefficient", "local_velocities"),
     *("outer_momentum", "outer_nesterov", "outer_learning_rate"),
 )
-_COMPARED = [
-    field.name
-    for field in dataclasses.fields(TrainingSettings)
-    if field.name != "global_batch_size"
-]
-
-
-@dataclass(frozen=True)
-class TrainedPhase:
-    """A phase that a run trains.
-
-    Attributes:
-        settings: The phase.
-        first_step: Its first step.
-        warmup_steps: The length of the warmup that begins with it.
-        peak_rate: The learning rate that this leads to; else that of the first step.
-        corners: Its first and last step, and those where the learning rate has a kink;
-            between two of them the rate is a smooth function of the step.
-        rates: The learning rates at the corners.
-    """
-
-    settings: Phase
-    first_step: int
-    warmup_steps: int
-    peak_rate: float
-    corners: tuple[int, ...]
-    rates: tuple[float, ...]
-
-    @property
-    def end_step(self) -> int:
-        """The step behind the last one."""
-        return self.first_step + self.settings.num_steps
-
-
-@dataclass(frozen=True)
-class Derived:
-    """What follows from the settings of a run.
-
-    Attributes:
-        config: The settings.
-        num_parts: The number of parts of a global batch, of `num_parts`.
-        num_classes: The number of classes that parameters are counted for; by default
-            that of CIFAR-10 or ImageNet, as the network has it.
-    """
-
-    config: Config
-    num_parts: int
-    num_classes: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.num_classes:
-            usual = networks.MODELS[self.config.model].usual_classes
-            object.__setattr__(self, "num_classes", usual)
-
-    @property
-    def first_step(self) -> int:
-        """The step that the run begins with."""
-        return phases.first_step(self.config.phases, self.config.first_phase)
-
-    @property
-    def num_steps(self) -> int:
-        """The steps from the first one to the end of the schedules."""
-        return self.config.train_steps - self.first_step
-
-    @property
-    def micro_batch_size(self) -> int:
-        """The number of examples that a part works on at a time."""
-        parts = self.num_parts * self.config.accumulation_steps
-        return self.config.global_batch_size // parts
-
-    @functools.cached_property
-    def phases(self) -> tuple[TrainedPhase, ...]:
-        """The phases that the run trains."""
-        firsts = phases.first_steps(self.config.phases)
-        pairs = zip(firsts, self.config.phases, strict=True)
-        return tuple(
-            self._phase(first, phase)
-            for first, phase in pairs
-            if first >= self.first_step
-        )
-
-    def _phase(self, first: int, phase: Phase) -> TrainedPhase:
-        begin, schedule = phases.schedule_at(self.config.phases, first)
-        last = first + phase.num_steps - 1
-        after_warmup = begin + int(schedule.warmup_length)
-        inner = [after_warmup - 1, after_warmup]
-        if schedule.decay == "steps":
-            inner += [begin + int(boundary) for boundary in schedule.boundaries]
-        corners = {first, last, *(step for step in inner if first < step < last)}
-        rate = self.curves["learning rate"]
-        warmup = 0
-        if begin == first:
-            warmup = min(int(schedule.warmup_length), phase.num_steps)
-        return TrainedPhase(
-            settings=phase,
-            first_step=first,
-            warmup_steps=warmup,
-            corners=tuple(sorted(corners)),
-            rates=tuple(rate(step) for step in sorted(corners)),
-            peak_rate=schedule.peak_value if warmup else rate(first),
-        )
-
-    @property
-    def curves(self) -> dict[str, Callable[[int], float]]:
-        """The values that change over the steps, as functions of the step."""
-        of_run = self.config.phases
-        return {
-            "learning rate": lambda step: phases.learning_rate(of_run, step),
-            "weight decay": lambda step: phases.at(of_run, step).weight_decay,
-            "momentum": lambda step: phases.at(of_run, step).momentum,
-        }
-
-    @property
-    def num_parameters(self) -> int:
-        """The number of trainable values."""
-        config = self.config
-        return networks.num_parameters(config.model, self.num_classes, config.se_ratio)
-
-    @property
-    def gradient_bytes(self) -> int:
-        """The bytes of the gradients of a step, in float32."""
-        return 4 * self.num_parameters
-
-    @property
-    def rank_memory_bytes(self) -> int:
-        """An estimate of the memory of a rank.
-
-        It is that of the program, of weights, gradients and velocities, of what else
-        has their size (EMA, Lookahead, sums of micro-batches, residuals, two copies of
-        outer momentum), all in float32, and of the activations of one micro-batch.
-        """
-        config = self.config
-        num_copies = 3 + (config.ema_decay > 0) + (config.lookahead_every > 0)
-        num_copies += config.accumulation_steps > 1
-        num_copies += config.compress != "none" and config.keeps_residuals
-        num_copies += 2 * any(phase.outer_momentum for phase in config.phases)
-        image_size = max(phase.image_size for phase in config.phases)
-        image_bytes = networks.num_activations(config.model, image_size)
-        image_bytes *= _BYTES_PER_VALUE.get(config.precision, 4)
-        activations = _COPIES_OF_ACTIVATIONS * self.micro_batch_size * image_bytes
-        return (
-            _PROGRAM_BYTES
-            + num_copies * self.gradient_bytes
-            + round(activations)
-            + config.decoded_cache_mb * 10**6
-        )
+_BLURRED = {"convolutions": "strided convolutions", "all": "all strided layers"}
+# Clauses about settings that have not their default.
+_OF_NETWORK = {
+    "resnet_variant": " of {}",
+    "activation": " with {}",
+    "se_ratio": ", squeeze-and-excitation of ratio {:g}",
+    "blur_pool": ", BlurPool in {}",
+}
+_OF_NORMALIZATION = {
+    "batch_norm_epsilon": ", epsilon {:g}",
+    "fixed_gamma": ", gamma fixed to 1",
+}
+_OF_OPTIMIZER = {
+    "learning_rate_in_velocity": (
+        ", Caffe-style (the velocity contains the learning rate)"
+    ),
+    "clip_norm": ", gradients clipped to a global norm of {:g}",
+    "ema_decay": ", moving average (EMA) of the weights with decay {:g}",
+    "lookahead_every": ", Lookahead every {:,} steps with decay {lookahead_decay:g}",
+}
+_OF_EVALUATION = {
+    "eval_views": ", test-time augmentation {}",
+    "recalibration_batches": ", PreciseBN with {:,} batches",
+}
 
 
 def num_parts(config: Config, num_ranks: int) -> int:
@@ -279,54 +149,37 @@ def batch_of(derived: Derived, parts: str) -> str:
     return text
 
 
+def _clauses(forms: Mapping[str, str], config: Config) -> str:
+    values = vars(config) | {"blur_pool": _BLURRED.get(config.blur_pool)}
+    return "".join(
+        form.format(values[name], **values)
+        for name, form in forms.items()
+        if getattr(config, name) != getattr(Config, name)
+    )
+
+
 def _network(config: Config) -> str:
-    text = config.model
-    if config.resnet_variant != Config.resnet_variant:
-        text += f" of {config.resnet_variant}"
-    if config.activation != Config.activation:
-        text += f" with {config.activation}"
-    if config.se_ratio:
-        text += f", squeeze-and-excitation of ratio {config.se_ratio:g}"
-    if config.blur_pool != Config.blur_pool:
-        what = {"convolutions": "strided convolutions", "all": "all strided layers"}
-        text += f", BlurPool in {what[config.blur_pool]}"
-    text += f" in {config.precision}, evaluated at {config.image_size} px, batch"
-    text += f" normalization with momentum {config.batch_norm_momentum:g}"
-    if config.batch_norm_epsilon != Config.batch_norm_epsilon:
-        text += f", epsilon {config.batch_norm_epsilon:g}"
-    return f"{text}, gamma fixed to 1" if config.fixed_gamma else text
+    return (
+        f"{config.model}{_clauses(_OF_NETWORK, config)} in {config.precision},"
+        f" evaluated at {config.image_size} px, batch normalization with momentum"
+        f" {config.batch_norm_momentum:g}{_clauses(_OF_NORMALIZATION, config)}"
+    )
 
 
 def _optimizer(config: Config) -> str:
-    adamw = f"AdamW (beta2 {config.adam_beta2:g}, epsilon {config.adam_epsilon:g})"
-    text = {
-        "momentum": "momentum",
-        "sgdw": "momentum and decoupled weight decay (SGDW)",
-        "adamw": f"{adamw}, momentum",
-        "lars": f"LARS, trust coefficient {config.trust_coefficient:g}, momentum",
-        "muon": f"Muon for convolutions (momentum {config.muon_momentum:g}), momentum",
-    }[config.optimizer]
-    if config.nesterov:
-        text += " with Nesterov"
-    if config.learning_rate_in_velocity:
-        text += ", Caffe-style (the velocity contains the learning rate)"
-    if config.clip_norm:
-        text += f", gradients clipped to a global norm of {config.clip_norm:g}"
-    if config.ema_decay:
-        text += f", moving average (EMA) of the weights with decay {config.ema_decay:g}"
-    if config.lookahead_every:
-        text += f", Lookahead every {config.lookahead_every:,} steps with decay"
-        text += f" {config.lookahead_decay:g}"
-        if config.lookahead_power:
-            text += f" * (fraction of the run)^{config.lookahead_power:g}"
+    text = OPTIMIZERS[config.optimizer].description.format(**vars(config))
+    text += " with Nesterov" if config.nesterov else ""
+    text += _clauses(_OF_OPTIMIZER, config)
+    if config.lookahead_every and config.lookahead_power:
+        text += f" * (fraction of the run)^{config.lookahead_power:g}"
     return text
 
 
 def _rounds(config: Config, trained: TrainedPhase) -> str:
     """Returns how often the ranks average their weights in a phase, and its cost.
 
-    The cost counts exchanged values: those of the weights and, if they are averaged, of
-    the velocities, against those of the gradients in each step.
+    This is in values of weights and of velocities, if these are averaged, against those
+    of the gradients in each step.
     """
     phase = trained.settings
     index = phases.index_of(config.phases, trained.first_step)
@@ -357,10 +210,7 @@ def _evaluations(config: Config) -> str:
     if config.last_step < config.train_steps:
         text = "only of the whole run, after its last step"
     text += f", {config.eval_crop} with a center crop of {config.eval_crop_fraction:g}"
-    if config.eval_views != "center":
-        text += f", test-time augmentation {config.eval_views}"
-    if config.recalibration_batches:
-        text += f", PreciseBN with {config.recalibration_batches:,} batches"
+    text += _clauses(_OF_EVALUATION, config)
     if config.eval_every:
         text += f", and every {intervals.parse(config.eval_every, '--eval_every')}"
     if config.stop_at_top1:
@@ -411,6 +261,7 @@ def _tables(derived: Derived) -> list[str]:
     for trained in derived.phases:
         phase, first, end = trained.settings, trained.first_step, trained.end_step
         rates = (f"{rate:.4g}" for rate in trained.rates)
+        momentum, *others = (f"{getattr(phase, name):g}" for name in _COLUMNS)
         when.append(
             (
                 phase.name,
@@ -420,18 +271,13 @@ def _tables(derived: Derived) -> list[str]:
                 " > ".join(rate for rate, _ in itertools.groupby(rates)),
             )
         )
-        what.append(
-            (
-                phase.name,
-                f"{phase.momentum:g}{', reset' if phase.reset_momentum else ''}",
-                f"{phase.weight_decay:g}",
-                _training_images(phase),
-            )
-        )
+        momentum += ", reset" if phase.reset_momentum else ""
+        what.append((phase.name, momentum, *others, _training_images(phase)))
+    names = [name.replace("_", " ") for name in _COLUMNS]
     return [
         *_columns(("phase", "steps", "epochs", "images", "learning rate"), when),
         "",
-        *_columns(("phase", "momentum", "weight decay", "training images"), what),
+        *_columns(("phase", *names, "training images"), what),
     ]
 
 
@@ -450,7 +296,7 @@ def _training_images(phase: Phase) -> str:
 
 
 def _bars(derived: Derived) -> list[str]:
-    """Returns a line of bars for each of the curves, over the steps of the run."""
+    """Returns a line of bars for each of the curves; a bar is blank only for 0."""
     begin, steps = derived.first_step, derived.num_steps
     columns = min(_BAR_COLUMNS, steps)
     lines = []
@@ -458,21 +304,17 @@ def _bars(derived: Derived) -> list[str]:
         corners = (step for trained in derived.phases for step in trained.corners)
         highest = max(map(curve, corners))
         values = [curve(begin + column * steps // columns) for column in range(columns)]
-        bars = "".join(_bar(value / (highest or 1.0)) for value in values)
+        heights = [value / (highest or 1.0) for value in values]
+        bars = "".join(
+            _BARS[max(round(height * (len(_BARS) - 1)), int(height > 0))]
+            for height in heights
+        )
         lines.append(f"{name:15}{bars}  up to {highest:.4g}")
     return lines
 
 
-def _bar(fraction: float) -> str:
-    """Returns a bar of a fraction of the full height; it is blank only for 0."""
-    return _BARS[max(round(fraction * (len(_BARS) - 1)), int(fraction > 0))]
-
-
 def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns a table as lines with aligned columns.
-
-    The texts of the last column are wrapped, so that lines are at most `WIDTH` long.
-    """
+    """Returns a table as lines of at most `WIDTH`; its last column is wrapped."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     left = WIDTH - sum(widths[:-1]) - len("  ") * len(widths[:-1])
     widths[-1] = min(widths[-1], max(left, _NARROWEST_COLUMN))
@@ -508,9 +350,8 @@ def _changed_data(
     if config.num_train_examples != recipe.num_train_examples:
         text = f"{config.num_train_examples:,} training examples instead of"
         text += f" {recipe.num_train_examples:,}"
-        if keeps_epochs:
-            text += ": lengths stay those of the recipe in epochs"
-        yield text
+        lengths = ": lengths stay those of the recipe in epochs"
+        yield text + (lengths if keeps_epochs else "")
     if config.global_batch_size != recipe.global_batch_size:
         text = f"global batch size {config.global_batch_size:,} instead of"
         text += f" {recipe.global_batch_size:,}"
@@ -570,13 +411,12 @@ def _overridden(
             consequence = _consequence(recipe, overrides, config, name)
             yield f"{name} = {overrides[name]} as given{consequence}"
     # The size of the images is a setting of the phases, and one of evaluation.
-    originals = [
-        *((name, getattr(recipe.phases[0], name)) for name in rules.PHASE_SETTINGS),
-        *((name, getattr(recipe, name)) for name in _COMPARED),
-    ]
-    for name, original in originals:
-        value = overrides.get(name, original)
-        if original is not None and value != original:
+    for kind, values in ((PhaseSettings, recipe.phases[0]), (TrainingSettings, recipe)):
+        for name in declarations(kind):
+            original = getattr(values, name)
+            value = overrides.get(name, original)
+            if name == "global_batch_size" or original in (None, value):
+                continue
             consequence = _consequence(recipe, overrides, config, name)
             yield f"{name} = {value} as given instead of {original}{consequence}"
 
@@ -587,17 +427,18 @@ def _consequence(
     """Returns a clause about what else an override changes, or what to change too."""
     original, schedule = recipe.phases[0].schedule, config.phases[0].schedule
     text = ""
-    if name == "base_learning_rate" and schedule:
+    if not original or not schedule:
+        return text
+    if name == "base_learning_rate":
         if "peak_learning_rate" not in overrides:
             text = ": the peak learning rate stays"
-            if original and original.init_value and overrides[name]:
+            if original.init_value and overrides[name]:
                 text = ": the peak learning rate changes in proportion, to"
                 text += f" {schedule.peak_value:.4g}"
         if not schedule.warmup_length:
             text += "; it is not used, since there is no warmup"
     elif name == "peak_learning_rate" and "base_learning_rate" not in overrides:
-        is_flat = schedule and schedule.init_value == schedule.peak_value
-        if original and schedule and schedule.warmup_length and is_flat:
+        if schedule.warmup_length and schedule.init_value == schedule.peak_value:
             text = ": the learning rate of step 0 is lowered to it too, since the rate"
             text += " can't fall in a warmup"
     elif name == "optimizer" and "peak_learning_rate" not in overrides:

@@ -6,7 +6,6 @@ counting them takes the network; a test counts them.
 
 from typing import NamedTuple
 
-_FLOAT_BYTES = 4
 # Number of layers -> (number of blocks in each stage, whether they are bottlenecks).
 RESNET_BLOCKS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
     18: ((2, 2, 2, 2), False),
@@ -24,7 +23,7 @@ class ModelRow(NamedTuple):
     """What is known of a network without building it.
 
     Attributes:
-        module: The module of this package whose `build` takes its name and options.
+        module: The module of `resnet.models` whose `build` takes its name and options.
         num_body_parameters: The number of trainable values in front of the last layer.
         num_class_parameters: The number of those in the last layer, for one class.
         num_activations: The number of values that the convolutions and dense layers in
@@ -34,8 +33,6 @@ class ModelRow(NamedTuple):
         has_parts: Whether it can have other activations, squeeze-and-excitation and
             BlurPool.
         has_variants: Whether `resnet_variant` chooses its details.
-        has_batch_norm: Whether it has batch normalization.
-        has_last_bias: Whether its last layer has biases.
         has_one_image_size: Whether its dense layers fit one size of images.
         has_image_statistics: Whether weights are computed from training images.
     """
@@ -115,15 +112,11 @@ MODELS = {
     "resnet200d": _resnet(200, 62_644_064, 32_990_720, is_d=True),
     "inception_bn": ModelRow("inception", 10_270_240, 1_025, 3_736_544),
 }
-RESNETS = tuple(name for name, row in MODELS.items() if row.has_variants)
-RESNETS_WITH_PARTS = tuple(name for name, row in MODELS.items() if row.has_parts)
-
 RESNET_VARIANTS = ("tpu", "torchvision")  # The programs that have these details.
 ACTIVATIONS = ("relu", "silu", "mish")
 # Which strided layers blur their inputs: none, convolutions, or the max pooling, too.
 BLUR_POOLS = ("none", "convolutions", "all")
-# The distributions of the initial weights. Those of "uniform_x" are uniform from -x to
-# x.
+# The distributions of the initial weights; uniform_x is uniform from -x to x.
 UNIFORM_LIMITS = {"uniform_0.01": 0.01, "uniform_0.07": 0.07}
 INITIALIZATIONS = ("variance_scaling", "pytorch", "dirac", *UNIFORM_LIMITS)
 # The dtype that a network computes in, by the name of the precision.
@@ -131,12 +124,7 @@ COMPUTE_DTYPES = {"float32": "float32", "bf16": "bfloat16"}
 
 
 def num_parameters(model: str, num_classes: int, se_ratio: float = 0.0) -> int:
-    """Returns the number of trainable values of a network.
-
-    Args:
-        model: One of `MODELS`.
-        se_ratio: The ratio of squeeze-and-excitation; 0 for none.
-    """
+    """Returns the number of trainable values of a network of `MODELS`."""
     row = MODELS[model]
     number = row.num_body_parameters + num_classes * row.num_class_parameters
     if not se_ratio:
@@ -155,11 +143,6 @@ def num_squeezed(channels: int, se_ratio: float) -> int:
     Source: tensorflow/tpu, models/official/resnet/resnet_layers.py, squeeze_excitation.
     """
     return max(1, int(channels * se_ratio))
-
-
-def gradient_bytes(model: str, num_classes: int, se_ratio: float = 0.0) -> int:
-    """Returns the bytes of the gradients of a step, which are float32."""
-    return _FLOAT_BYTES * num_parameters(model, num_classes, se_ratio)
 
 
 def num_activations(model: str, image_size: int) -> int:

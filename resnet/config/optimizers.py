@@ -11,8 +11,7 @@ class OptimizerRow(NamedTuple):
 
     Attributes:
         module: The module with its `RULE`.
-        description: Its description for --explain, with the names of settings in
-            braces.
+        description: What --explain calls it, with the names of settings in braces.
         is_decoupled: Whether the weight decay acts on the variables directly. It isn't
             the gradient of a term of the loss then.
     """

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from resnet.base.errors import UserError
 from resnet.base.settings import (
@@ -11,6 +11,7 @@ from resnet.base.settings import (
     AT_LEAST_ZERO,
     COUNT,
     FRACTION,
+    recipe_setting,
     setting,
 )
 from resnet.config import schedules, topics
@@ -34,23 +35,21 @@ MIN_OBJECT_COVERED = 0.1
 LOSSES = ("cross_entropy", "binary_cross_entropy")
 # What becomes of the velocities of the ranks when their weights are averaged.
 LOCAL_VELOCITIES = ("keep", "average", "reset")
+# The numbers of a phase that are told and drawn beside the learning rate.
+DRAWN = ("weight_decay", "momentum")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseSettings:
     """The settings that a phase of a recipe and a phase of a run have in common.
 
-    A new setting of phases is declared here; the code that uses it reads it from the
-    `Phase`.
-
     Attributes:
-        name: The name of the phase.
         schedule: The schedule of the learning rate, its time 0 being the beginning of
             the phase; None continues the schedule of the phase before.
         reset_momentum: Whether the velocities are set to zero at the beginning.
-
-    The help texts of the other fields say what these are.
     """
+
+    TOPIC: ClassVar[str] = topics.LABELS
 
     name: str = "train"
     schedule: Schedule | None = None
@@ -77,76 +76,65 @@ class PhaseSettings:
         " summed over the classes, with which the last layer's biases begin at"
         " -log(classes).",
         names=LOSSES,
-        topic=topics.LABELS,
     )
-    target_threshold: float = setting(
+    target_threshold: float = recipe_setting(
         0.0,
         "With binary_cross_entropy, the fraction above which a label that is smoothed"
         " or mixed counts as 1, and otherwise as 0; 0 leaves the fractions.",
         bounds=FRACTION,
-        flag=None,
     )
     label_smoothing: float = setting(
         0.0,
         "The fraction of each label that is spread evenly over all classes.",
         bounds=FRACTION,
-        topic=topics.LABELS,
     )
-    image_size: int | None = setting(
+    image_size: int | None = recipe_setting(
         None,
         "The side in pixels of the images in training; a phase of a recipe without one"
         " has the recipe's.",
         bounds=(SMALLEST_IMAGE, LARGEST_IMAGE),
-        flag=None,
     )
-    flips: str = setting(
+    flips: str = recipe_setting(
         "random",
         "The horizontal flips of augmentations that flip, one of {names}: random ones"
         " with probability 1/2, or alternating ones, of each image in every other"
         " epoch.",
         names=FLIPS,
-        flag=None,
     )
-    shift_fraction: float = setting(
+    shift_fraction: float = recipe_setting(
         0.125,
         "The largest shift of an augmentation that pads and crops, as a fraction of the"
         " side of the images.",
         bounds=(0, 0.5),
-        flag=None,
     )
     augmentation: str = setting(
         "random_resized_crop",
         "The cropping and flipping of training images, one of {names}.",
         names=AUGMENTATIONS,
-        topic=topics.LABELS,
         common=True,
     )
-    min_crop_area: float = setting(
+    min_crop_area: float = recipe_setting(
         0.08,
         "The smallest fraction of an image's area that a random resized crop takes;"
         f" below {MIN_OBJECT_COVERED:g} it acts as {MIN_OBJECT_COVERED:g}, since"
         " min_object_covered of the TPU code overrules it.",
         bounds=(1e-9, 1),
-        flag=None,
     )
     random_augment: float = setting(
         0.0,
         "The magnitude of RandAugment's operations, from 0 to 10; 0 turns RandAugment"
         " off.",
         bounds=(0, 10),
-        topic=topics.LABELS,
     )
     mixup: float = setting(
         0.0,
         "The alpha of mixup's Beta distribution; 0 turns mixup off.",
         bounds=AT_LEAST_ZERO,
-        topic=topics.LABELS,
     )
     cutmix: float = setting(
         0.0,
         "The alpha of CutMix's Beta distribution; 0 turns CutMix off.",
         bounds=AT_LEAST_ZERO,
-        topic=topics.LABELS,
     )
     layer_rates: str = setting(
         "",
@@ -155,11 +143,10 @@ class PhaseSettings:
         " or with a slash a kind of variable, as in /beta:64. 0 freezes weights.",
         topic=topics.RATES,
     )
-    layer_rates_scale_decay: bool = setting(
+    layer_rates_scale_decay: bool = recipe_setting(
         True,
         "Whether the factors of layer_rates also multiply the part of the weight decay"
         " in an update; without, all layers decay equally fast.",
-        flag=None,
     )
     freeze_batch_norm: bool = setting(
         False,
@@ -197,14 +184,13 @@ class PhaseSettings:
         bounds=FRACTION,
         topic=topics.LOCAL_SGD,
     )
-    outer_nesterov: bool = setting(
-        False, "Whether the outer momentum is Nesterov's, as in DiLoCo.", flag=None
+    outer_nesterov: bool = recipe_setting(
+        False, "Whether the outer momentum is Nesterov's, as in DiLoCo."
     )
-    outer_learning_rate: float = setting(
+    outer_learning_rate: float = recipe_setting(
         1.0,
         "The factor of the learning rate in the update by the outer momentum.",
         bounds=ABOVE_ZERO,
-        flag=None,
     )
 
     @property
@@ -227,20 +213,17 @@ class Phase(PhaseSettings):
 
 
 class StepSettings(NamedTuple):
-    """The hyperparameters of one step.
+    """The hyperparameters of one step, from 0: Python numbers.
 
-    They are Python numbers; inside the graph of a step, all except `weight_decay` and
-    `decay_is_scaled` are scalar tensors, float32 unless it says otherwise.
+    Inside the graph of a step they are float32 scalar tensors, and `step` an int64 one,
+    except for `weight_decay` and `decay_is_scaled`.
 
     Attributes:
-        learning_rate: Learning rate for the mean gradient of the global batch.
-        velocity_factor: Factor of the previous velocity: the momentum, with Caffe-style
-            momentum times a ratio of learning rates (`phases.velocity_factor`).
-        nesterov_momentum: Momentum of the phase, the factor of the new velocity in
-            Nesterov's update.
-        weight_decay: Factor of a variable that is added to its gradient.
-        ema_decay: Decay of the moving average of the weights; 0 without one.
-        step: Number of the step, from 0; an int64 scalar tensor inside the graph.
+        learning_rate: The rate for the mean gradient of the global batch.
+        velocity_factor: The factor of the previous velocity (`velocity_factor`).
+        nesterov_momentum: The factor of the new velocity in Nesterov's update.
+        weight_decay: The factor of a variable that is added to its gradient.
+        ema_decay: The decay of the moving average of the weights; 0 without one.
         decay_is_scaled: Whether the factors of layers' learning rates multiply the part
             of the weight decay in an update, too.
     """
@@ -330,18 +313,14 @@ def velocity_factor(
 ) -> float:
     """Returns the factor by which a step multiplies the velocity of the step before.
 
-    Args:
-        step: The step of the run, from 0.
-        learning_rate_in_velocity: Whether the update is that of Caffe-style momentum,
-            velocity = momentum * velocity + rate * gradient. The velocity here contains
-            no rate; multiplying it by the previous rate and dividing it by the present
-            one gives the same update, except after a rate of 0, where the factor is 0.
-            Factors of `layer_rates` are not part of the velocity.
+    The velocity contains no rate. With `learning_rate_in_velocity` the update equals
+    that of Caffe-style momentum, velocity = momentum * velocity + rate * gradient, by a
+    multiplication with the previous rate and a division by the present one; after a
+    rate of 0 the factor is 0. Factors of `layer_rates` are not part of the velocity.
 
-    The momentum correction of Goyal et al. 2017 (arXiv:1706.02677, remark 3) multiplies
-    a velocity that contains the rate by the inverse of this ratio. With this correction
-    the updates equal those of a velocity without the rate, so a recipe with momentum
-    correction has `learning_rate_in_velocity` False.
+    Goyal et al. 2017 (arXiv:1706.02677, remark 3) multiply a velocity that contains the
+    rate by the inverse of this ratio. With this correction the updates equal those of a
+    velocity without the rate, so such a recipe has `learning_rate_in_velocity` False.
     """
     phase = at(phases, step)
     if not learning_rate_in_velocity or step == 0 or resets_momentum_at(phases, step):
@@ -372,10 +351,10 @@ def settings_of_step(
 def velocity_factor_of_part(
     settings: StepSettings, number: int, num_workers: int
 ) -> Any:
-    """Returns the factor of the velocity in the update by a part of a batch.
+    """Returns the factor of the velocity in the update by a part of a global batch.
 
-    In asynchronous training, each part of a global batch updates the weights. The ratio
-    of learning rates belongs to the first one, since the rate changes once per step.
+    In asynchronous training, each part updates the weights. The ratio of learning rates
+    belongs to the first one, since the rate changes once per step.
 
     Args:
         number: The number of the part, counted from the start of the run.
@@ -387,10 +366,6 @@ def velocity_factor_of_part(
 
 def parse(text: str) -> dict[str, float]:
     """Returns the factors in a text such as `stem:0,stage1:0.1,/beta:64`.
-
-    Args:
-        text: The factors by the beginnings of the layers' names, or by kinds of
-            variables, such as /beta; empty for none.
 
     Raises:
         UserError: If the text has another form, a name twice, or a factor that is
@@ -428,23 +403,21 @@ def factors_of(text: str, names: Sequence[str]) -> tuple[float, ...]:
         UserError: If a beginning or a kind fits no variable.
     """
     factors = parse(text)
-    kinds = [name for name in factors if name.startswith("/")]
-    for kind in kinds:
-        if not any(name.endswith(kind) for name in names):
+    kinds = [part for part in factors if part.startswith("/")]
+    longest_first = sorted(set(factors) - set(kinds), key=len, reverse=True)
+    for part in factors:
+        if part in kinds and not any(name.endswith(part) for name in names):
+            what = "kind"
             known = dict.fromkeys("/" + name.rpartition("/")[2] for name in names)
-            raise UserError(
-                f"--layer_rates names no kind of variable by {kind!r}; the kinds are"
-                f" {', '.join(known)}"
-            )
-    beginnings = [name for name in factors if name not in kinds]
-    for beginning in beginnings:
-        if not any(name.startswith(beginning) for name in names):
-            layers = list(dict.fromkeys(name.split("/")[0] for name in names))
-            raise UserError(
-                f"--layer_rates names no layer by {beginning!r}; the layers are"
-                f" {', '.join(layers)}"
-            )
-    longest_first = sorted(beginnings, key=len, reverse=True)
+        elif part not in kinds and not any(name.startswith(part) for name in names):
+            what = "layer"
+            known = dict.fromkeys(name.split("/")[0] for name in names)
+        else:
+            continue
+        raise UserError(
+            f"--layer_rates names no {what} by {part!r}; the {what}s are"
+            f" {', '.join(known)}"
+        )
     of_variables = tuple(
         next((factors[part] for part in longest_first if name.startswith(part)), 1.0)
         * next((factors[kind] for kind in kinds if name.endswith(kind)), 1.0)

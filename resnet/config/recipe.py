@@ -11,6 +11,7 @@ from resnet.base.settings import (
     COUNT_OR_ZERO,
     FRACTION,
     LARGEST_COUNT,
+    recipe_setting,
     setting,
 )
 from resnet.config import topics
@@ -31,11 +32,7 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STDDEV = (0.229, 0.224, 0.225)
 SCALINGS = ("linear", "root", "none")
 NO_BOUND = -1  # Of the staleness.
-# The settings that only `names.RESNETS_WITH_PARTS` can have.
-PARTS = ("activation", "se_ratio", "blur_pool")
-# The settings that only `names.RESNETS_WITH_PARTS` can have.
-PARTS = ("activation", "se_ratio", "blur_pool")
-# The settings that only `names.RESNETS_WITH_PARTS` can have.
+# The settings that only networks with `has_parts` can have.
 PARTS = ("activation", "se_ratio", "blur_pool")
 
 
@@ -45,8 +42,8 @@ class Views(NamedTuple):
     Attributes:
         num_crops: The number of crops of each image that the input makes.
         has_flips: Whether the horizontal flips of all views are evaluated, too.
-        has_shifts: Whether the images shifted by a pixel to the top left and to the
-            bottom right are, each with half the weight of the image itself.
+        has_shifts: Whether images shifted by a pixel to the top left and to the bottom
+            right are, each with half the weight of the image itself.
     """
 
     num_crops: int = 1
@@ -102,17 +99,14 @@ class AsyncSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings(CompressionSettings, AsyncSettings):
-    """The settings that a recipe and a run have in common, apart from those of phases.
+    """The settings that a recipe and a run share, apart from those of phases."""
 
-    A new setting of recipes is declared here; the code that uses it reads it from the
-    `Config`.
-    """
+    TOPIC: ClassVar[str] = topics.RECIPE
 
     model: str = setting(
         help="The network to train, one of {names}.",
         names=tuple(MODELS),
         aliases=(("network", "n"),),  # Of sands-lab/layer-wise-aaai20.
-        topic=topics.RECIPE,
         common=True,
     )
     resnet_variant: str = setting(
@@ -120,46 +114,39 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         "The program whose ResNet-18 to 200 to build, one of {names}; they differ in"
         " the padding of the max pooling and in the shortcuts of the first stage.",
         names=RESNET_VARIANTS,
-        topic=topics.RECIPE,
     )
     activation: str = setting(
         "relu",
         "The activation of a ResNet-18 to 200 or ResNet-D, one of {names}.",
         names=ACTIVATIONS,
-        topic=topics.RECIPE,
     )
     se_ratio: float = setting(
         0.0,
         "The ratio of squeeze-and-excitation in a ResNet-18 to 200 or ResNet-D: the"
         " units of its bottleneck as a fraction of a block's channels; 0 turns it off.",
         bounds=(0, 1),
-        topic=topics.RECIPE,
     )
     blur_pool: str = setting(
         "none",
         "Where a ResNet-18 to 200 or ResNet-D has BlurPool, one of {names}: nowhere, in"
         " its strided convolutions, or in these and the stem's max pooling.",
         names=BLUR_POOLS,
-        topic=topics.RECIPE,
     )
     image_size: int = setting(
         help="The side in pixels of the images in training and evaluation.",
         bounds=(SMALLEST_IMAGE, LARGEST_IMAGE),
-        topic=topics.RECIPE,
     )
     global_batch_size: int = setting(
         help="The number of examples in one step, over all ranks.",
         bounds=COUNT,
         flag="train_batch_size",
-        topic=topics.RECIPE,
         common=True,
     )
-    eval_crop_fraction: float = setting(
+    eval_crop_fraction: float = recipe_setting(
         0.875,
         "The side of the central square that evaluation crops, as a fraction of the"
         " image's shorter side.",
         bounds=(1e-9, 1),
-        flag=None,
     )
     eval_crop: str = setting(
         "crop_then_resize",
@@ -167,12 +154,11 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         names=EVAL_CROPS,
         topic=topics.EVALUATION,
     )
-    eval_views: str = setting(
+    eval_views: str = recipe_setting(
         "center",
         "The views of each image whose mean prediction evaluation counts, one of"
         " {names} (test-time augmentation).",
         names=tuple(VIEWS),
-        flag=None,
     )
     batch_norm_momentum: float = setting(
         0.95,
@@ -181,17 +167,15 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         flag="bn_momentum",
         topic=topics.RATES,
     )
-    batch_norm_epsilon: float = setting(
+    batch_norm_epsilon: float = recipe_setting(
         1e-5,
         "The constant that batch normalization adds to the variance.",
         bounds=ABOVE_ZERO,
-        flag=None,
     )
-    fixed_gamma: bool = setting(
+    fixed_gamma: bool = recipe_setting(
         False,
         "Whether the scale of batch normalization is the constant 1 and not trained,"
         " which excludes zero_last_gamma.",
-        flag=None,
     )
     optimizer: str = setting(
         "momentum",
@@ -202,67 +186,55 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         topic=topics.RATES,
         common=True,
     )
-    nesterov: bool = setting(
-        True, "Whether the momentum is Nesterov's momentum.", flag=None
+    nesterov: bool = recipe_setting(
+        True, "Whether the momentum is Nesterov's momentum."
     )
-    learning_rate_in_velocity: bool = setting(
+    learning_rate_in_velocity: bool = recipe_setting(
         False,
         "Whether the update is that of Caffe-style momentum, whose velocity contains"
         " the learning rate (phases.velocity_factor).",
-        flag=None,
     )
-    trust_coefficient: float = setting(
-        0.001, "The trust coefficient eta of LARS.", bounds=ABOVE_ZERO, flag=None
+    trust_coefficient: float = recipe_setting(
+        0.001, "The trust coefficient eta of LARS.", bounds=ABOVE_ZERO
     )
-    adam_beta2: float = setting(
-        0.999,
-        "The decay of AdamW's mean squared gradients.",
-        bounds=FRACTION,
-        flag=None,
+    adam_beta2: float = recipe_setting(
+        0.999, "The decay of AdamW's mean squared gradients.", bounds=FRACTION
     )
-    adam_epsilon: float = setting(
+    adam_epsilon: float = recipe_setting(
         1e-8,
         "What AdamW adds to the square root of a mean squared gradient.",
         bounds=ABOVE_ZERO,
-        flag=None,
     )
-    muon_momentum: float = setting(
+    muon_momentum: float = recipe_setting(
         0.6,
         "The momentum of convolutions with Muon; other variables have that of the"
         " phase.",
         bounds=FRACTION,
-        flag=None,
     )
-    zero_last_gamma: bool = setting(
+    zero_last_gamma: bool = recipe_setting(
         True,
         "Whether the scale of the last batch normalization of a residual block is"
         " initialized with 0 instead of 1.",
-        flag=None,
     )
-    initialization: str = setting(
+    initialization: str = recipe_setting(
         "variance_scaling",
         "The initial weights: variance_scaling, a truncated normal distribution with a"
         " variance of 1/fan-in; pytorch, the uniform distribution that is PyTorch's"
         " default; dirac, that with convolutions whose first filters copy their inputs;"
         " or uniform_x, uniform from -x to x in all layers, x being 0.01 or 0.07.",
         names=INITIALIZATIONS,
-        flag=None,
     )
-    decay_batch_norm: bool = setting(
-        False,
-        "Whether the parameters of batch normalization have weight decay, too.",
-        flag=None,
+    decay_batch_norm: bool = recipe_setting(
+        False, "Whether the parameters of batch normalization have weight decay, too."
     )
-    channel_mean: tuple[float, ...] = setting(
+    channel_mean: tuple[float, ...] = recipe_setting(
         IMAGENET_MEAN,
         "The mean of the red, green and blue channel, on a scale of 0 to 1, which is"
         " subtracted from the images.",
-        flag=None,
     )
-    channel_stddev: tuple[float, ...] = setting(
+    channel_stddev: tuple[float, ...] = recipe_setting(
         IMAGENET_STDDEV,
         "The standard deviation of each channel, which the images are divided by.",
-        flag=None,
     )
     clip_norm: float = setting(
         0.0,
@@ -278,49 +250,39 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         bounds=FRACTION,
         topic=topics.RATES,
     )
-
-    lookahead_every: int = setting(
+    lookahead_every: int = recipe_setting(
         0,
         "The number of steps after which Lookahead moves its slow weights towards the"
         " weights, which then become equal to the slow ones; 0 turns it off.",
         bounds=COUNT_OR_ZERO,
-        flag=None,
     )
-    lookahead_decay: float = setting(
+    lookahead_decay: float = recipe_setting(
         0.5,
         "The part of the slow weights that Lookahead keeps, at the end of the run.",
         bounds=FRACTION,
-        flag=None,
     )
-    lookahead_power: float = setting(
+    lookahead_power: float = recipe_setting(
         0.0,
         "The exponent with which that part grows over the run, as a power of the"
         " fraction of the steps done; 0 for a constant part.",
         bounds=AT_LEAST_ZERO,
-        flag=None,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecipePhase(PhaseSettings):
-    """A phase of a recipe; its schedule is in epochs and for the recipe's batch.
+    """A phase of a recipe; its schedule is in epochs and for the recipe's batch."""
 
-    Attributes:
-        epochs: The length of the phase.
-    """
-
-    epochs: float
+    epochs: float = recipe_setting(bounds=(1e-9, 1e6))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(TrainingSettings):
-    """Hyperparameters that belong together, usually taken from one published source.
+    """Hyperparameters that belong together, usually from one published source.
 
     Attributes:
-        name: The value of `--recipe` that chooses it.
         source: The publication or program that the numbers come from.
         num_train_examples: The size of the training set that the recipe is for.
-        phases: The phases in their order.
         scaling: The rule for the learning rates of another batch size: "linear"
             multiplies them by the ratio of the sizes, "root" by its square root, and
             "none" leaves them, where the source has no rule.
@@ -328,15 +290,15 @@ class Recipe(TrainingSettings):
             are over in the source, those of one rank; 0 where it isn't known or
             doesn't matter.
         published: The accuracy that the source reports.
-        deviations: The deviations of a run of this program from the source.
+        deviations: How a run of this program deviates from the source.
     """
 
     name: str
     source: str
-    num_train_examples: int
+    num_train_examples: int = recipe_setting(bounds=COUNT)
     phases: tuple[RecipePhase, ...]
-    scaling: str = "linear"
-    rank_batch_size: int = 0
+    scaling: str = recipe_setting("linear", names=SCALINGS)
+    rank_batch_size: int = recipe_setting(0, bounds=COUNT_OR_ZERO)
     published: str = ""
     deviations: tuple[str, ...] = ()
 

@@ -99,15 +99,9 @@ def resolve(
     problems = settings.validate_overrides(overrides, *OVERRIDABLE)
     if problems := problems + rules.problems_of_overrides(recipe, overrides):
         raise UserError(" ".join(problems))
-    values = {
-        field.name: getattr(recipe, field.name)
-        for field in dataclasses.fields(TrainingSettings)
-    }
-    values.update(
-        (field.name, overrides[field.name])
-        for field in dataclasses.fields(Config)
-        if field.name in overrides
-    )
+    names = {field.name for field in dataclasses.fields(Config)} - {"phases"}
+    values = {**vars(recipe), **overrides}
+    values = {name: values[name] for name in names & set(values)}
     values.update(
         recipe=recipe.name,
         num_train_examples=num_train_examples,
@@ -170,8 +164,7 @@ def phases_in_steps(
             field.name: overrides.get(field.name, getattr(part, field.name))
             for field in dataclasses.fields(PhaseSettings)
         }
-        if values["image_size"] is None:
-            values["image_size"] = recipe.image_size
+        values["image_size"] = values["image_size"] or recipe.image_size
         values["schedule"] = schedule
         phases.append(Phase(num_steps=lengths[index], **values))
     return tuple(phases)
@@ -206,20 +199,17 @@ def _lengths(
 class Scaling:
     """The factors that turn the times and rates of a recipe into those of a run.
 
-    Attributes:
-        steps_per_epoch: The steps of the run in one pass over its training examples.
-        length_scale: The epochs of the run that one epoch of the recipe becomes.
-        warmup_scale: The epochs of the run that one epoch of a warmup becomes.
-        rate_factor: The factor of the learning rates.
+    `length_scale` and `warmup_scale` are the epochs of the run that one epoch of the
+    recipe and of its warmup become.
     """
 
     steps_per_epoch: float
-    length_scale: float = 1.0
-    warmup_scale: float = 1.0
-    rate_factor: float = 1.0
+    length_scale: float
+    warmup_scale: float
+    rate_factor: float
 
     def steps(self, epochs: float) -> int:
-        """Returns the steps of the run that epochs of the recipe become."""
+        """Returns the steps that epochs of the recipe become."""
         return round(epochs * self.length_scale * self.steps_per_epoch)
 
 
@@ -230,11 +220,7 @@ def schedule_in_steps(
     num_steps: int,
     name: str,
 ) -> Schedule:
-    """Returns the schedule of a run.
-
-    Args:
-        schedule: The schedule of a recipe, in epochs and for the recipe's batch.
-        name: The name of the phase, for the sentence of an error.
+    """Returns the schedule of a run, from that of a recipe's phase of some name.
 
     Raises:
         UserError: If the warmup or the decay doesn't fit into the length.
@@ -249,10 +235,9 @@ def schedule_in_steps(
             f" of its own), or train longer.{trial}"
         )
     init_value, peak_value = _rates(schedule, scaling, overrides, warmup_steps)
-    decay_start = warmup_steps
+    decay_start, decay_end = warmup_steps, num_steps
     if schedule.decay_start is not None:
         decay_start = scaling.steps(schedule.decay_start)
-    decay_end = num_steps
     if schedule.decay_end is not None:
         decay_end = scaling.steps(schedule.decay_end)
     earliest = max(decay_start, warmup_steps)
@@ -280,10 +265,8 @@ def _warmup_steps(
 ) -> int:
     if "warmup_steps" in overrides:
         return int(overrides["warmup_steps"])
-    epochs = overrides.get("warmup_epochs")
-    if epochs is None:
-        epochs = schedule.warmup_length * scaling.warmup_scale
-    return round(epochs * scaling.steps_per_epoch)
+    own = schedule.warmup_length * scaling.warmup_scale
+    return round(float(overrides.get("warmup_epochs", own)) * scaling.steps_per_epoch)
 
 
 def _rates(

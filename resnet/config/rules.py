@@ -25,36 +25,23 @@ class Needs:
 
     All are terms, separated by spaces: "ema_decay" holds if the setting hasn't its
     default, "optimizer=sgdw|adamw" if it has one of these values. A rule is broken by a
-    phase in which one of `names` and all of `when` hold, and none of `condition`.
+    phase in which one of `names` and all of `when` hold, and none of `others`.
 
     Attributes:
-        names: The settings that need others.
-        condition: The settings of which one is needed.
         because: The reason, for the sentence.
         when: Settings without which the rule doesn't apply.
         in_first_phase: Whether only the phase counts that the run begins with.
     """
 
     names: str
-    condition: str
+    others: str
     because: str = ""
     when: str = ""
     in_first_phase: bool = False
 
 
-@dataclass(frozen=True)
-class Excludes:
-    """Settings that exclude others.
-
-    The rule is broken by a phase in which one of `names` and one of `excluded` hold,
-    and all of `when`. The other attributes are those of `Needs`.
-    """
-
-    names: str
-    excluded: str
-    because: str = ""
-    when: str = ""
-    in_first_phase: bool = False
+class Excludes(Needs):
+    """Settings that exclude others: a phase has none of these, or none of those."""
 
 
 def _models(is_meant: Callable[[ModelRow], bool]) -> str:
@@ -103,9 +90,7 @@ RULES = (
     Excludes("compress", "is_local", "with them the ranks exchange no gradients"),
     Needs("outer_nesterov outer_learning_rate", "outer_momentum"),
     Needs(
-        "local_velocities outer_momentum",
-        "is_local",
-        "else no weights are averaged",
+        "local_velocities outer_momentum", "is_local", "else no weights are averaged"
     ),
     Excludes(
         "lookahead_every",
@@ -169,11 +154,7 @@ RULES = (
         + _models(lambda row: row.has_image_statistics),
     ),
     Needs("eval_every stop_at_top1", "mode=train_and_eval"),
-    Needs(
-        "stop_at_top1",
-        "eval_every",
-        "else nothing is evaluated before the end",
-    ),
+    Needs("stop_at_top1", "eval_every", "else nothing is evaluated before the end"),
 )
 PHASE_SETTINGS = tuple(settings.declarations(PhaseSettings))
 RATE_SETTINGS = (
@@ -220,22 +201,16 @@ class _Term(NamedTuple):
             return "--sync_every and --qsr_coefficient"
         flag, value = _flag(self.name), values[self.name]
         if flag == self.name:  # It is from a recipe.
-            is_of_phase = self.name in PHASE_SETTINGS
-            source = (
-                f"phase {values['name']!r}"
-                if is_of_phase
-                else f"the recipe {values['recipe']}"
-            )
+            source = f"the recipe {values['recipe']}"
+            if self.name in PHASE_SETTINGS:
+                source = f"phase {values['name']!r}"
             return f"{flag}={value} of {source}"
         return flag if value is True else f"{flag}={value}"
 
 
 def _terms(text: str) -> list[_Term]:
     parts = [word.partition("=") for word in text.split()]
-    return [
-        _Term(name, tuple(values.split("|")) if values else ())
-        for name, _, values in parts
-    ]
+    return [_Term(name, tuple(filter(None, v.split("|")))) for name, _, v in parts]
 
 
 def _flag(name: str) -> str:
@@ -247,9 +222,7 @@ def _flag(name: str) -> str:
 def broken(run: CompressionSettings) -> list[str]:
     """Returns a sentence about each rule that settings break.
 
-    Args:
-        run: The `Config` of a run, or only its settings of compression, to which rules
-            don't apply that name other settings.
+    To settings of compression alone, rules don't apply that name other settings.
     """
     of_phases = [vars(run)]
     if isinstance(run, Config):
@@ -267,9 +240,7 @@ def broken(run: CompressionSettings) -> list[str]:
     return problems
 
 
-def _sentences(
-    rule: Needs | Excludes, of_phases: Sequence[dict[str, Any]]
-) -> Iterator[str]:
+def _sentences(rule: Needs, of_phases: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yields a sentence about each pair of terms that breaks the rule in some phase.
 
     Args:
@@ -278,8 +249,7 @@ def _sentences(
     """
     if rule.in_first_phase:
         of_phases = of_phases[:1]
-    names, when = _terms(rule.names), _terms(rule.when)
-    others = _terms(rule.condition if isinstance(rule, Needs) else rule.excluded)
+    names, others, when = map(_terms, (rule.names, rule.others, rule.when))
     if not {term.name for term in (*names, *others, *when)} <= set(of_phases[0]):
         return
     reason = f", since {rule.because}" if rule.because else ""
@@ -289,23 +259,21 @@ def _sentences(
             for values in of_phases
             if all(term.holds(values) for term in (name, *when))
         ]
-        if isinstance(rule, Needs):
-            for values in concerned:
-                if not any(other.holds(values) for other in others):
-                    needed = " or ".join(other.needed() for other in others)
-                    got = [str(values[other.name]) for other in others if other.values]
-                    end = f"; got {', '.join(got)}" if got else ""
-                    yield f"{name.refused(values)} needs {needed}{reason}{end}."
-                    break
-            continue
-        for other in others:
-            for values in concerned:
-                if other.holds(values):
+        if isinstance(rule, Excludes):
+            for other in others:
+                if values := next(filter(other.holds, concerned), None):
                     yield (
                         f"{name.refused(values)} excludes {other.refused(values)}"
                         f"{reason}. Leave one of them out."
                     )
-                    break
+            continue
+        for values in concerned:
+            if not any(other.holds(values) for other in others):
+                needed = " or ".join(other.needed() for other in others)
+                got = [str(values[other.name]) for other in others if other.values]
+                end = f"; got {', '.join(got)}" if got else ""
+                yield f"{name.refused(values)} needs {needed}{reason}{end}."
+                break
 
 
 def problems_of(config: Config) -> list[str]:
@@ -329,17 +297,15 @@ def problems_of(config: Config) -> list[str]:
     for phase in config.phases:
         problems += _problems_of_phase(phase)
     names = [phase.name for phase in config.phases]
+    listed = ", ".join(names)
     if len(set(names)) < len(names):
         problems.append(
-            f"the phases of a recipe must have different names; got {', '.join(names)}."
+            f"the phases of a recipe must have different names; got {listed}."
         )
-    if config.first_phase not in ("", *names):
-        problems.append(
-            f"--first_phase must be one of {', '.join(names)}; got"
-            f" {config.first_phase}."
-        )
-        return problems
-    return problems + broken(config)
+    if config.first_phase in ("", *names):
+        return problems + broken(config)
+    problem = f"--first_phase must be one of {listed}; got {config.first_phase}."
+    return [*problems, problem]
 
 
 def _problems_of_phase(phase: Phase) -> list[str]:
@@ -365,8 +331,7 @@ def problems_of_overrides(recipe: Recipe, overrides: Mapping[str, Any]) -> list[
     """Returns a sentence about each override that can't apply to a run of the recipe.
 
     Such overrides exclude each other, are of settings that differ among phases, or have
-    no effect without compression. With `compress` among the overrides, even as "none",
-    the last ones are accepted: whoever gives it knows whether the run compresses.
+    no effect without compression, unless `compress` is given too, even as "none".
     """
     problems = [
         f"--{what}_steps and --{what}_epochs exclude each other; got both."
@@ -415,10 +380,7 @@ def num_workers(num_ranks: int, num_servers: int) -> int:
 
 
 def check_ranks(config: Config, num_ranks: int) -> None:
-    """Refuses a global batch that can't be split evenly over the ranks.
-
-    Args:
-        num_ranks: The number of ranks; with `is_async` only that of the workers.
+    """Refuses a global batch that the ranks, or with `is_async` workers, can't share.
 
     Raises:
         UserError: If it can't be split evenly, naming the nearest sizes that can; if

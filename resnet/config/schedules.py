@@ -12,9 +12,8 @@ DECAYS = ("polynomial", "cosine", "steps", "none")
 class Schedule:
     """A learning rate over the time since its beginning, which is time 0.
 
-    In a recipe, times are in epochs and rates are those for the recipe's batch; in a
-    run, times are in steps and rates are those for the run's batch.
-    `resolve.schedule_in_steps` converts the first into the second.
+    In a recipe, times are in epochs and rates are for the recipe's batch; in a run,
+    times are in steps and rates are for the run's batch (`resolve.schedule_in_steps`).
 
     The rate first rises in a straight line from `init_value` at time 0 to `peak_value`
     at `warmup_length`. Then it decays as a function of the fraction x of the way from
@@ -28,18 +27,11 @@ class Schedule:
     - "none": peak.
 
     Attributes:
-        init_value: The rate at time 0.
-        peak_value: The rate that the warmup leads to and the decay begins from.
-        warmup_length: The length of the warmup; 0 for none.
-        decay: A name of `DECAYS`.
         decay_start: The time that the decay is counted from, not after the end of the
             warmup; None, in a recipe, for the end of the warmup.
         decay_end: The time at which the decay ends; None, in a recipe, for the end of
             the phases that the schedule is for.
-        power: The exponent of a "polynomial" decay.
-        end_value: The rate at `decay_end` and after it.
         boundaries: The times at which a decay in "steps" drops, ascending.
-        decay_factor: The factor of each of these drops.
         init_value_scales: Whether another batch size scales `init_value` as it scales
             `peak_value`. It has no effect in a run, whose rates are scaled already.
     """
@@ -49,7 +41,7 @@ class Schedule:
     warmup_length: int | float = setting(0, bounds=COUNT_OR_ZERO)
     decay: str = setting("polynomial", names=DECAYS)
     decay_start: int | float | None = None
-    decay_end: int | float | None = None
+    decay_end: int | float | None = setting(None, bounds=COUNT_OR_ZERO)
     power: float = setting(1.0, bounds=(1e-9, math.inf))
     end_value: float = setting(0.0, bounds=AT_LEAST_ZERO)
     boundaries: tuple[int | float, ...] = ()
@@ -58,10 +50,7 @@ class Schedule:
 
 
 def learning_rate(schedule: Schedule, step: int) -> float:
-    """Returns the learning rate of one step.
-
-    Args:
-        step: The step, counted from the beginning of the schedule.
+    """Returns the learning rate of a step, counted from the schedule's beginning.
 
     Raises:
         ValueError: If the decay has no end, as in a recipe.

@@ -126,7 +126,7 @@ def read(path: Path) -> Predictions:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             text, what = stored["about"].tobytes(), "the description of predictions"
-            about = json_file.parse(text, None, "about", what)
+            about = json_file.parse(text, dict, "about", what)
             images = stored["images"].tobytes()
             predictions = Predictions(
                 evaluated=str(about["evaluated"]),

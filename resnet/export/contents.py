@@ -140,7 +140,7 @@ def from_text(text: str | None, where: str) -> Contents:
     what = "a network that eval/export.py has written"
     if text is None:
         raise UserError(f"{where} must hold {what}; it has no description.")
-    values = json_file.parse(text, None, f"the description in {where}", what)
+    values = json_file.parse(text, dict, f"the description in {where}", what)
     version = values.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise UserError(

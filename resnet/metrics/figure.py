@@ -17,8 +17,7 @@ import numpy as np
 from resnet.base import atomic_files
 from resnet.base.errors import UserError
 from resnet.base.text import size
-from resnet.config.config import Config
-from resnet.config.explain import Derived
+from resnet.config.config import Config, Derived
 from resnet.metrics.jsonl import Line
 
 if TYPE_CHECKING:
@@ -33,11 +32,7 @@ _BLUE, _GREY, _LIGHT_GREY, _RED = "#2a6fb0", "#666666", "#999999", "#c0392b"
 
 
 def write(figure: "Figure", path: pathlib.Path, flag: str) -> None:
-    """Writes a figure to a file, atomically; the suffix selects the format.
-
-    Args:
-        path: The file. Its folder is created if it doesn't exist.
-        flag: The flag that gives the path, for errors.
+    """Writes a figure to a file that a flag names, atomically, and makes its folder.
 
     Raises:
         UserError: If the file can't be written, or its suffix is none of `SUFFIXES`.
@@ -103,17 +98,16 @@ def schedule(derived: Derived) -> "Figure":
         for phase in derived.phases[1:]:
             begin = config.epoch(phase.first_step)
             axes.axvline(begin, color=_LIGHT_GREY, linewidth=0.8, zorder=0)
-    if len(config.phases) > 1:
-        for phase in derived.phases:
-            all_axes[0].annotate(
-                phase.settings.name,
-                (config.epoch(phase.first_step), 1.0),
-                xycoords=("data", "axes fraction"),
-                xytext=(3, -10),
-                textcoords="offset points",
-                fontsize=8,
-                color="#555555",
-            )
+    for phase in derived.phases if len(config.phases) > 1 else ():
+        all_axes[0].annotate(
+            phase.settings.name,
+            (config.epoch(phase.first_step), 1.0),
+            (3, -10),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            fontsize=8,
+            color="#555555",
+        )
     last = all_axes[-1]
     last.set_xlabel(f"epoch of {config.num_train_examples:,} images")
     conversions: Any = (lambda epoch: epoch * config.steps_per_epoch, config.epoch)
@@ -130,9 +124,6 @@ def robust_limits(values: Iterable[float]) -> tuple[float, float]:
     They are the least finite value and the greatest one that isn't an outlier, with a
     margin of 4 %. An outlier exceeds the 95th percentile by more than
     `_OUTLIER_DISTANCE` times the range from the 5th to the 95th percentile.
-
-    Args:
-        values: The values to draw; NaN and infinities are ignored.
     """
     finite = np.array([value for value in values if math.isfinite(value)])
     if not len(finite):
@@ -149,8 +140,6 @@ class LoggedRun:
     """The settings and metrics of a run, for its learning curves.
 
     Attributes:
-        name: What the figure calls the run beside others.
-        config: The settings of the run.
         lines: The lines of `metrics.jsonl`, at least one of kind "train".
     """
 
@@ -168,11 +157,7 @@ _EVALUATIONS = {"eval": ("o-", ""), "eval_ema": ("s--", ", EMA weights")}
 
 
 def learning_curves(runs: Sequence[LoggedRun]) -> "Figure":
-    """Returns a figure of loss, accuracy and learning rate over the epochs.
-
-    Args:
-        runs: One run, whose settings are the title, or several, each in a color.
-    """
+    """Returns a figure of loss, accuracy and learning rate over the epochs."""
     figure, (losses, accuracy, rate) = _panels((12, 3.6), 1, 3)
     _draw_losses(losses, runs)
     _draw_accuracy(accuracy, runs)
@@ -190,10 +175,9 @@ def learning_curves(runs: Sequence[LoggedRun]) -> "Figure":
 
 
 def _draw_losses(axes: "Axes", runs: Sequence[LoggedRun]) -> None:
-    """Draws the cross-entropy.
+    """Draws the cross-entropy within `robust_limits`.
 
-    The axis spans `robust_limits`. Each evaluation beyond its upper limit, and the
-    largest training loss beyond it, is drawn as a triangle at the edge, with its value.
+    Evaluations beyond, and the largest training loss beyond, are triangles at the edge.
     """
     drawn = [
         (run.column(kind, "epoch"), run.column(kind, "cross_entropy"), kind, number)
@@ -295,21 +279,14 @@ def estimate(
         hours: The predicted hours by the number of nodes, which rises.
         knee: The number of nodes at the knee; not marked if it is the last.
         hours_limit: The time that is asked for; 0 for none.
-        parts: The fraction of a step that each of `STEP_PARTS` takes, by the number of
-            nodes, for those that are drawn.
+        parts: The fractions of a step by `STEP_PARTS`, by the number of nodes.
     """
     figure, (left, right) = _panels((10, 4.5), 1, 2)
     nodes = list(hours)
     left.loglog(nodes, list(hours.values()), color=_BLUE, label="predicted")
-    alone = hours[nodes[0]] * nodes[0]
-    left.loglog(
-        nodes,
-        [alone / number for number in nodes],
-        color=_LIGHT_GREY,
-        linewidth=0.9,
-        linestyle="--",
-        label="efficiency of 100 %",
-    )
+    perfect = [hours[nodes[0]] * nodes[0] / number for number in nodes]
+    dashed: Any = {"color": _LIGHT_GREY, "linewidth": 0.9, "linestyle": "--"}
+    left.loglog(nodes, perfect, label="efficiency of 100 %", **dashed)
     if knee != nodes[-1]:
         label = f"knee: {knee:,} nodes"
         left.plot([knee], [hours[knee]], "o", color=_RED, label=label)
@@ -348,7 +325,6 @@ class StudyRow:
         has_feedback: Whether error feedback is on.
         top1_percents: The accuracy of each training that has not diverged.
         message_bytes: The bytes of coded gradients per step of each of these.
-        minutes: The time of each of these.
     """
 
     method: str
@@ -364,6 +340,8 @@ class StudyRow:
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255")
 _LABEL_WIDTH = 26  # Characters of a line of the legend.
 _BLACK = "#000000"
+_BYTES_LABEL = "coded gradients of a rank, bytes per step"
+_FORM: Any = {"markeredgewidth": 1.6, "markersize": 7, "linestyle": "none"}
 # The second ones are used where colors repeat.
 _MARKERS = (
     {"none": "D", "layerwise": "o", "entiremodel": "s"},
@@ -375,21 +353,20 @@ def study(rows: Sequence[StudyRow], title: str) -> "Figure":
     """Returns the figure of a study: accuracy over bytes, and over time.
 
     Each row is a point: the median of its seeds, with a bar from the worst to the best.
-    Rows without a training that has not diverged are left out.
+    A row of which all have diverged is left out.
     """
     figure, (over_bytes, over_time) = _panels((12, 5.2), 1, 2, sharey=True)
     methods = list(dict.fromkeys(row.method for row in rows if row.method))
-    for axes in figure.axes:
+    for axes, name, what, label in (
+        (over_bytes, "message_bytes", "bytes", _BYTES_LABEL),
+        (over_time, "minutes", "time", "training time, minutes"),
+    ):
         axes.set_xscale("log")
-    for row in rows:
-        _draw_row(over_bytes, row, row.message_bytes, methods)
-        _draw_row(over_time, row, row.minutes, methods)
-    for axes in figure.axes:
+        for row in rows:
+            _draw_row(axes, row, getattr(row, name), methods)
         _label_few_decades(axes)
-    over_bytes.set_xlabel("coded gradients of a rank, bytes per step")
-    over_time.set_xlabel("training time, minutes")
-    over_bytes.set_title("Top-1 over bytes, %", loc="left")
-    over_time.set_title("Top-1 over time, %", loc="left")
+        axes.set_xlabel(label)
+        axes.set_title(f"Top-1 over {what}, %", loc="left")
     over_bytes.xaxis.set_major_formatter(
         lambda value, _: size(value, "g", ("B", "kB", "MB", "GB"))
     )
@@ -411,11 +388,9 @@ def _draw_row(
         marker=markers[row.way],
         color=color,
         markerfacecolor=color if row.has_feedback else "white",
-        markeredgewidth=1.6,
-        markersize=7,
         elinewidth=1,
         capsize=2,
-        linestyle="none",
+        **_FORM,
     )
     if not row.method:
         axes.axhline(middle, color=_GREY, linewidth=1, linestyle=":")
@@ -449,20 +424,11 @@ def _draw_legend(axes: "Axes", methods: Sequence[str]) -> None:
     from matplotlib.lines import Line2D
 
     def example(color: str, marker: str, face: str) -> Line2D:
-        return Line2D(
-            [],
-            [],
-            marker=marker,
-            color=color,
-            markerfacecolor=face,
-            markeredgewidth=1.6,
-            markersize=7,
-            linestyle="none",
-        )
+        look: Any = {"marker": marker, "color": color, "markerfacecolor": face}
+        return Line2D([], [], **look, **_FORM)
 
-    entries: dict[str, tuple[Line2D, ...]] = {
-        "dense": (example(_BLACK, _MARKERS[0]["none"], "white"),)
-    }
+    dense = example(_BLACK, _MARKERS[0]["none"], "white")
+    entries: dict[str, tuple[Line2D, ...]] = {"dense": (dense,)}
     for method in methods:
         color, markers = _style(method, methods)
         label = textwrap.fill(method, _LABEL_WIDTH)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from resnet.base import json_file
 from resnet.config.config import METRICS_FILE
 from resnet.metrics.table import OF_RANKS
 
@@ -38,25 +39,11 @@ def read_and_count(path: Path) -> tuple[list[Line], int]:
 
     A last line without a line break is left out, and not counted.
     """
-    lines, num_unreadable = [], 0
-    for text in path.read_bytes().split(b"\n")[:-1]:
-        try:
-            line = json.loads(text)
-            is_line = _is_line(line)
-        except (ValueError, RecursionError):  # Nested too deeply.
-            is_line = False
-        if is_line:
-            lines.append(line)
-        else:
-            num_unreadable += 1
-    return lines, num_unreadable
+    return json_file.parse_lines(path.read_bytes().split(b"\n")[:-1], _is_line)
 
 
 def make_line(kind: str, step: int, epoch: float, numbers: Mapping[str, Any]) -> Line:
-    """Returns a line; floats keep seven digits, the precision of a float32.
-
-    A time, in seconds since 1970, keeps milliseconds.
-    """
+    """Returns a line; floats keep seven digits, as a float32, a time milliseconds."""
     numbers = {name: _rounded(name, value) for name, value in numbers.items()}
     return {"kind": kind, "step": step, "epoch": round(epoch, 4), **numbers}
 
@@ -66,11 +53,9 @@ def encode(line: Line) -> str:
     return json.dumps(line) + "\n"
 
 
-def _is_line(line: Any) -> bool:
-    """Returns whether a JSON value has the form of a line that `make_line` returns."""
-    if not isinstance(line, dict):
-        return False
-    kind, step = line.get("kind"), line.get("step")
+def _is_line(line: Line) -> bool:
+    """Returns whether an object has the form of a line that `make_line` returns."""
+    kind, step = line["kind"], line["step"]
     return (
         isinstance(kind, str)
         and _KIND.fullmatch(kind) is not None  # It names a folder of TensorBoard.

@@ -28,11 +28,6 @@ class AppendFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Opens a file for appending.
-
-        Raises:
-            OSError: If the file can't be opened.
-        """
         self._path = path
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - see close.
         self._waiting = bytearray()
@@ -81,17 +76,16 @@ class EventFile:
     """TensorBoard's events of a kind of metrics, as `tf.summary.scalar` writes them.
 
     It takes 8 us for a number, where `tf.summary.scalar` runs an op, which takes 0.6
-    ms, and has no argument for the time. All methods raise `tf.errors.OpError` if the
-    file can't be written.
+    ms, and has no argument for the time. A file that can't be written raises
+    `tf.errors.OpError`.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Creates the folder and a file in it."""
         tf.io.gfile.makedirs(str(folder))
         name = f"events.out.tfevents.{time.time():.0f}.{platform.node()}.{os.getpid()}"
-        self._writer = tf.io.TFRecordWriter(str(folder / name))
+        self.writer = tf.io.TFRecordWriter(str(folder / name))
         begin = tf.compat.v1.Event(wall_time=time.time(), file_version=_EVENT_VERSION)
-        self._writer.write(begin.SerializeToString())
+        self.writer.write(begin.SerializeToString())
 
     def add(self, line: jsonl.Line) -> None:
         """Adds the numbers of a line, at the time that the line has."""
@@ -104,15 +98,7 @@ class EventFile:
                 value.tensor.dtype = tf.float32.as_datatype_enum
                 value.tensor.tensor_shape.SetInParent()
                 value.tensor.float_val.append(float(number))
-        self._writer.write(event.SerializeToString())
-
-    def flush(self) -> None:
-        """Flushes the file."""
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._writer.close()
+        self.writer.write(event.SerializeToString())
 
 
 class MetricsLog:
@@ -122,8 +108,7 @@ class MetricsLog:
     writes TensorBoard's files again from the rest, since events can't be removed.
 
     Attributes:
-        num_lines: Number of lines in the file, including those kept from earlier
-            starts; 0 on other ranks than rank 0.
+        num_lines: The lines in the file, also of earlier starts; 0 on other ranks.
     """
 
     def __init__(
@@ -137,10 +122,9 @@ class MetricsLog:
         """Continues the files of a run, or creates them.
 
         Args:
-            was_evaluated: Whether the present state has been evaluated already, so that
-                its evaluation lines are kept.
-            num_expected: Number of lines that the run had logged when it saved that
-                state; None if that isn't known.
+            was_evaluated: Whether the evaluations of the present state are kept.
+            num_expected: The lines that the run had logged when it saved that state;
+                None if that isn't known.
 
         Raises:
             UserError: If the file can't be read or written.
@@ -189,11 +173,7 @@ class MetricsLog:
         self._flush()
 
     def sync(self) -> None:
-        """Flushes the lines so far to disk; to be called before a checkpoint is saved.
-
-        A run that resumes from the checkpoint expects all lines up to its step, also
-        after a crash of the host.
-        """
+        """Flushes the lines so far to disk, before a checkpoint that counts them."""
         if self._is_writer:
             self._file.sync()
 
@@ -207,7 +187,7 @@ class MetricsLog:
     def _flush(self) -> None:
         for file in self._event_files.values():
             with contextlib.suppress(tf.errors.OpError):
-                file.flush()
+                file.writer.flush()
 
     def close(self) -> None:
         """Closes the files."""
@@ -215,19 +195,12 @@ class MetricsLog:
             self._file.close()
             for file in self._event_files.values():
                 with contextlib.suppress(tf.errors.OpError):
-                    file.close()
+                    file.writer.close()
 
 
 def _drop_lines_after(path: Path, step: int, was_evaluated: bool) -> list[jsonl.Line]:
-    """Rewrites the file without the lines that the run will write again.
-
-    Returns:
-        The lines that are kept.
-    """
-    lines: list[jsonl.Line] = []
-    num_unreadable = 0
-    if path.exists():
-        lines, num_unreadable = jsonl.read_and_count(path)
+    """Rewrites the file without the lines that come again; returns what is kept."""
+    lines, num_unreadable = jsonl.read_and_count(path) if path.exists() else ([], 0)
     if num_unreadable:
         logging.warning(
             "%d line(s) of %s can't be parsed and are dropped", num_unreadable, path

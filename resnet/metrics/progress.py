@@ -15,13 +15,15 @@ from resnet.metrics.table import SERIES
 _BAR_WIDTH = 20
 _SHORTEST_BAR = 4
 _USUAL_COLUMNS = 80  # For terminals whose width is unknown.
+_PROCESSES = tuple(
+    name for launcher in LAUNCHERS.values() for name in launcher.processes
+)
 
 
 class Progress:
     """Prints the progress on rank 0's standard error; other ranks print nothing."""
 
     def __init__(self, config: Config, start_step: int, rank: int) -> None:
-        """Prepares the progress after `start_step` steps; prints nothing yet."""
         self._config = config
         self._visible = rank == 0
         self._terminal = find_terminal() if self._visible else None
@@ -39,8 +41,7 @@ class Progress:
     def show(self, step: int, numbers: Mapping[str, float]) -> float:
         """Prints a line; returns the images per second since the last line.
 
-        Args:
-            numbers: Metrics by name; those with a `progress` in their row are shown.
+        Of the numbers, those are shown whose row has `progress`.
         """
         config = self._config
         elapsed = time.monotonic() - self._marked_at
@@ -104,10 +105,7 @@ def fit(fields: Mapping[str, str], done: float, width: int) -> str:
     """Returns a line with a progress bar, at most `width` characters long.
 
     If the line is too long, the learning rate is left out, then the epoch, then the
-    bar; after that the line is cut.
-
-    Args:
-        done: Fraction of the run that the bar shows, from 0 to 1.
+    bar, of which the fraction `done` is filled; after that the line is cut.
     """
     shown = dict(fields)
     for name in ("learning_rate", "epoch"):
@@ -138,9 +136,8 @@ def columns(terminal: Path) -> int:
 def find_terminal(proc: Path = Path("/proc")) -> Path | None:
     """Returns the terminal that shows standard error, or None if no terminal does.
 
-    Under mpirun the standard error of a rank is a pipe that mpirun copies to its own
-    standard error. So the standard error of parent processes is examined too, as long
-    as these are launchers.
+    Under mpirun it is a pipe that mpirun copies to its own standard error. So that of
+    parent processes is examined too, as long as these are launchers.
     """
     if sys.stderr.isatty():
         return Path("/dev/stderr")
@@ -152,10 +149,9 @@ def find_terminal(proc: Path = Path("/proc")) -> Path | None:
             error_output = os.readlink(proc / str(pid) / "fd" / "2")
         except OSError:
             return None
-        if any(name.startswith(launcher.processes) for launcher in LAUNCHERS.values()):
-            if error_output.startswith(("/dev/pts/", "/dev/tty")):
-                return Path(error_output)
-        else:
+        if not name.startswith(_PROCESSES):
             return None
+        if error_output.startswith(("/dev/pts/", "/dev/tty")):
+            return Path(error_output)
         pid = int(status.rpartition(")")[2].split()[1])
     return None

@@ -29,12 +29,7 @@ _EMA = "eval_ema"
 
 
 class RunLog:
-    """Metrics, progress lines and record log of a run.
-
-    Attributes:
-        costs: The measurement of what the steps cost.
-        progress: The progress that rank 0 prints.
-    """
+    """Metrics, progress lines, costs of steps and record log of a run."""
 
     def __init__(
         self, config: Config, state: TrainState, communicator: Communicator
@@ -60,11 +55,7 @@ class RunLog:
         with communicator.collective_errors():
             self._records = RecordLog(config.record_log, state.step, rank, num_ranks)
             self._metrics = MetricsLog(
-                model_dir,
-                state.step,
-                rank,
-                state.top1 is not None,
-                state.num_log_lines,
+                model_dir, state.step, rank, state.top1 is not None, state.num_log_lines
             )
             state.num_log_lines = self._metrics.num_lines
         local_batch_size = config.global_batch_size // num_ranks
@@ -82,12 +73,10 @@ class RunLog:
         )
         process_start = round(time.time() - host.process_age_seconds(), 3)
         hosts = self._communicator.gather_objects(platform.node())
-        facts: dict[str, Any] = {
-            "num_ranks": self._communicator.num_ranks,
-            "hosts": Counter(hosts or []),
-        }
-        if self._config.is_async:  # The coordinator is alone here.
-            facts = {}
+        facts: dict[str, Any] = {}
+        if not self._config.is_async:  # There the coordinator is alone here.
+            facts["num_ranks"] = self._communicator.num_ranks
+            facts["hosts"] = Counter(hosts or [])
         self._note(
             "start",
             **facts,
@@ -119,10 +108,9 @@ class RunLog:
         )
 
     def examples_read(self, step: int, examples: np.ndarray, mask: np.ndarray) -> None:
-        """Logs the examples of one global batch that this rank has read.
+        """Logs the examples of a global batch, of some number, that this rank has read.
 
         Args:
-            step: Number of the global batch, from 0.
             examples: Indices of the examples in the whole split, `[local_batch]` int64.
             mask: `[local_batch]` bool; False where an example replaces a corrupt one.
         """
@@ -172,11 +160,7 @@ class RunLog:
     def evaluated(
         self, kind: str, numbers: Mapping[str, float], seconds: float, text: str
     ) -> None:
-        """Logs and shows the result of an evaluation.
-
-        Args:
-            kind: The kind of its metrics line, "eval" or "eval_ema".
-        """
+        """Logs and shows the result of an evaluation, "eval" or "eval_ema"."""
         self._write(kind, {**numbers, "seconds": seconds})
         weights = ", EMA weights" if kind == _EMA else ""
         self.progress.say(f"step {self._state.step}{weights}: {text}")

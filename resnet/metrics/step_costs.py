@@ -28,12 +28,6 @@ class StepCosts:
     def __init__(
         self, communicator: Communicator, local_batch_size: int, is_compressed: bool
     ) -> None:
-        """Begins without a step.
-
-        Args:
-            local_batch_size: The number of images of this rank in a step.
-            is_compressed: Whether the gradients are compressed.
-        """
         self._communicator = communicator
         self._local_batch_size = local_batch_size
         self._is_compressed = is_compressed
@@ -64,10 +58,7 @@ class StepCosts:
         self._is_first = True
 
     def step_done(self, account: ExchangeAccount) -> None:
-        """Counts a step, from the request of its first micro-batch.
-
-        Rank 0 logs once if messages of compressed gradients are dense.
-        """
+        """Counts a step, from the request of its first micro-batch."""
         if self._logs_dense and account.num_dense:
             self._logs_dense = False
             logging.info(
@@ -88,23 +79,19 @@ class StepCosts:
         """Returns the metrics since the last report, by their names; on each rank.
 
         The largest fraction of waiting for input is reported, since the other ranks
-        wait for the slowest one inside the step. A warning is logged if it exceeds 5 %,
-        and again when it has doubled. As all ranks end a step together, the speed of
-        each, in images per second, leaves out the time in which it waits; it is 0
-        without a timed step, and on one rank that of the training, so left out.
+        wait for the slowest one inside the step. As all ranks end a step together, the
+        speed of each, in images per second, leaves out the time in which it waits; it
+        is 0 without a timed step, and on one rank left out: that of the training.
         """
         computed = self._seconds - self._waited - self._exposed
         speed = self._num_timed * self._local_batch_size / computed if computed else 0.0
-        shares = [
-            part / self._seconds if self._seconds else 0.0
-            for part in (self._waited, self._exposed)
-        ]
-        of_ranks = self._communicator.allgather((shares[0], max(speed, 0.0)))
+        total = self._seconds or math.inf
+        of_ranks = self._communicator.allgather((self._waited / total, max(speed, 0.0)))
         waits, speeds = zip(*of_ranks, strict=True)
         self._warn(waits)
         accounts = self._accounts
         numbers: dict[str, Any] = {"input_wait_share": max(waits)}
-        numbers["exchange_share"] = float(shares[1])
+        numbers["exchange_share"] = float(self._exposed / total)
         for name, series in SERIES.items():
             exchange = series.exchange
             if exchange and (self._is_compressed or not exchange.needs_compression):
@@ -118,6 +105,7 @@ class StepCosts:
         return numbers
 
     def _warn(self, waits: tuple[float, ...]) -> None:
+        """Warns of more than 5 %, and again when that has doubled."""
         largest = max(waits)
         if largest > WARNING_FRACTION and largest >= 2 * self._warned_fraction:
             self._warned_fraction = largest

@@ -42,11 +42,9 @@ class Metric:
 
     Attributes:
         title: The title of the chart; empty if there is none.
-        series: What is drawn.
         unit: The unit of the axis; may be empty. "%" multiplies the values by 100.
         is_noisy: Whether a smoothed line helps to see the values of training.
         has_outliers: Whether the axis leaves out values far above the others.
-        starts_at_zero: Whether the axis includes 0.
         is_of_ranks: Whether its values are lists with a number of each rank.
         about: A sentence on what the chart shows; may be empty.
     """
@@ -61,6 +59,9 @@ class Metric:
     about: str = ""
 
 
+_SENT = Exchange(number="bytes_sent", is_whole=True)
+_MESSAGES = Exchange(number="message_bytes", is_whole=True)
+_ERROR = Exchange(number="compression_error", needs_compression=True)
 METRICS = (
     Metric("", (Series("loss", progress="loss {:.4f}"),)),
     Metric("", (Series("count"), Series("seconds"))),  # Of an evaluation.
@@ -97,16 +98,8 @@ METRICS = (
     Metric(
         "Bytes of gradients per step",
         (
-            Series(
-                "bytes_sent_per_step",
-                "sent",
-                exchange=Exchange(number="bytes_sent", is_whole=True),
-            ),
-            Series(
-                "message_bytes_per_step",
-                "messages",
-                exchange=Exchange(number="message_bytes", is_whole=True),
-            ),
+            Series("bytes_sent_per_step", "sent", exchange=_SENT),
+            Series("message_bytes_per_step", "messages", exchange=_MESSAGES),
         ),
         "bytes",
         about="Of rank 0. The messages are its gradients, coded if compressed. With"
@@ -114,12 +107,7 @@ METRICS = (
     ),
     Metric(
         "Error of compression",
-        (
-            Series(
-                "compression_error",
-                exchange=Exchange(number="compression_error", needs_compression=True),
-            ),
-        ),
+        (Series("compression_error", exchange=_ERROR),),
         is_noisy=True,
         about="Norm of the compression error, divided by the norm of the gradients.",
     ),

@@ -3,6 +3,7 @@
 page.js draws them, with the library in the package vl-convert-python.
 """
 
+import contextlib
 import importlib.metadata
 import math
 import os
@@ -29,10 +30,7 @@ Json = dict[str, Any]
 
 
 class Table(NamedTuple):
-    """A table, whose first column has the headers of the rows.
-
-    The page formats cells that are numbers or None.
-    """
+    """A table, whose first column heads the rows; the page formats its cells."""
 
     caption: str
     header: Sequence[object]
@@ -45,7 +43,6 @@ class Figure:
     """A chart in the page.
 
     Attributes:
-        title: The title.
         about: A sentence below the title; may be empty.
         points: The points and what else page.js needs; `kind` is one of its functions.
         label: What the chart shows, for those who can't see it.
@@ -74,8 +71,8 @@ def color(number: int) -> str:
     return f"var(--color-{number % _NUM_COLORS})"
 
 
-def library() -> str | None:
-    """Returns the JavaScript that defines `vegaEmbed`; None without the package.
+def script_text() -> str | None:
+    """Returns the JavaScript that defines `vegaEmbed`; None without its package.
 
     To put it together takes seconds, so it is kept in the cache of this project.
     """
@@ -84,24 +81,21 @@ def library() -> str | None:
     except importlib.metadata.PackageNotFoundError:
         return None
     path = manifest.cache() / "charts" / f"vega-{version}.js"
-    try:
+    with contextlib.suppress(OSError):
         return path.read_text(encoding="utf-8")
-    except OSError:
+    try:
         text = _bundle()
-    if text is not None:
-        try:
-            os.makedirs(path.parent, exist_ok=True)
-            atomic_files.atomic_write_bytes(path, text.encode())
-        except OSError:  # The cache can't be written to.
-            return text
+    except ImportError:  # Built for another platform, or incomplete.
+        return None
+    with contextlib.suppress(OSError):  # The cache can't be written to.
+        os.makedirs(path.parent, exist_ok=True)
+        atomic_files.atomic_write_bytes(path, text.encode())
     return text
 
 
-def _bundle() -> str | None:
-    try:
-        import vl_convert
-    except ImportError:  # Built for another platform, or incomplete.
-        return None
+def _bundle() -> str:
+    import vl_convert
+
     # The package's types lack the argument's default.
     text: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]
     # It would end the element of the page that holds the script.

@@ -29,11 +29,9 @@ class Curve:
         color: The number of its color.
         dash: The number of its dash pattern.
         is_training: Whether its values are those of training, rather than evaluations.
-        steps: `[n]`.
-        epochs: `[n]`.
-        values: `[n]`, in the unit of the chart.
-        window: The number of lines in a value of the smoothed curve that is drawn over
-            the values; 1 for none.
+        values: `[n]` in the unit of the chart, as are the steps and epochs.
+        window: The number of values in one of the smoothed curve that is drawn over
+            them; 1 for none.
     """
 
     label: str
@@ -96,11 +94,8 @@ def _series_of(metric: Metric, run: RunFolder) -> Iterator[tuple[str, str, str]]
     for series in metric.series if metric.title else ():
         name = series.name
         for kind in dict.fromkeys(line["kind"] for line in run.lines if name in line):
-            yield (
-                kind,
-                name,
-                (series.label or _KINDS.get(kind, kind)) + _SUFFIXES.get(kind, ""),
-            )
+            words = series.label or _KINDS.get(kind, kind)
+            yield kind, name, words + _SUFFIXES.get(kind, "")
 
 
 def _of_ranks(metric: Metric, run: RunFolder) -> list[Curve]:
@@ -114,16 +109,10 @@ def _of_ranks(metric: Metric, run: RunFolder) -> list[Curve]:
     if len(counts) > 1 or len(names) > _MAX_RANKS:
         names = ["slowest rank", "median", "fastest rank"]
         speeds = [np.percentile(of_line, [0, 50, 100]) for of_line in speeds]
+    columns = np.transpose(speeds).tolist()
     return [
-        _curve(
-            metric,
-            "train",
-            lines,
-            [float(of_line[number]) for of_line in speeds],
-            name,
-            (number, number),
-        )
-        for number, name in enumerate(names)
+        _curve(metric, "train", lines, values, name, (number, number))
+        for number, (name, values) in enumerate(zip(names, columns, strict=True))
     ]
 
 
@@ -157,13 +146,9 @@ def epoch_of(line: Line) -> float:
 
 
 def smoothed(values: Floats, window: int) -> Floats:
-    """Returns centered moving means, `[n]`; at the ends of the values there are in it.
+    """Returns centered moving means of `window` values, odd, `[n]`; fewer at the ends.
 
     Values that aren't finite are left out of the means. A mean of none is NaN.
-
-    Args:
-        values: `[n]`.
-        window: The number of values in a mean, an odd number.
     """
     is_finite = np.isfinite(values)
     half = window // 2
@@ -197,11 +182,7 @@ def thinned(values: Floats, limit: int) -> list[int]:
 
 
 def evenly(count: int, limit: int) -> list[int]:
-    """Returns at most `limit` of `count` indices, evenly, the first and the last too.
-
-    Args:
-        limit: The number of indices to return, at least 2.
-    """
+    """Returns at most `limit` (2 or more) of `count` indices, evenly, and both ends."""
     if count <= limit:
         return list(range(count))
     return sorted({round(index) for index in np.linspace(0, count - 1, limit)})

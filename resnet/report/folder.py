@@ -37,17 +37,16 @@ class RunFolder:
     """What a run has left behind.
 
     Attributes:
-        path: The folder.
         name: What the page calls the run.
         settings: The contents of `config.json`; empty if it can't be read.
         config: The same, parsed; None if it isn't valid.
         lines: The lines of `metrics.jsonl`.
         checkpoints: The checkpoints, the oldest first.
         events: The events of `history.jsonl`, the oldest first.
-        failure: The contents of `failure.json`; None if there is none.
+        failure: The contents of `failure.json`.
         diverged: The contents of `diverged-step-*.json`.
         predictions: The stored predictions; the last ones of the newest step are last.
-        study: The contents of `study.json`; None if there is none.
+        study: The contents of `study.json`.
         notes: Sentences on what is missing or can't be read.
     """
 
@@ -123,9 +122,12 @@ def read(path: Path) -> RunFolder:
     notes: list[str] = []
     settings = _read_object(path / CONFIG_FILE, notes) or {}
     study = _read_object(path / STUDY_FILE, notes, is_expected=False)
-    diverged = (
+    diverged = [
         _read_object(file, notes) for file in sorted(path.glob("diverged-step-*.json"))
-    )
+    ]
+    events, num_unreadable = history.read(path)
+    if num_unreadable:
+        notes.append(f"{num_unreadable:,} line(s) of {history.FILE} can't be read.")
     run = RunFolder(
         path=path,
         name=path.resolve().name,
@@ -133,9 +135,9 @@ def read(path: Path) -> RunFolder:
         config=_config(settings, notes),
         lines=_lines(path / jsonl.FILE, notes),
         checkpoints=_checkpoints(path, notes),
-        events=_events(path, notes),
+        events=events,
         failure=failure_file.read(path),
-        diverged=[content for content in diverged if content is not None],
+        diverged=list(filter(None, diverged)),
         predictions=_predictions(path, notes),
         study=study,
         notes=notes,
@@ -148,7 +150,7 @@ def _read_object(
     path: Path, notes: list[str], is_expected: bool = True
 ) -> dict[str, Any] | None:
     try:
-        return json_file.read(path, None, "a JSON object")
+        return json_file.read(path, dict, "a JSON object")
     except json_file.MissingFile:
         if is_expected:
             notes.append(f"{path.name} is missing.")
@@ -162,7 +164,7 @@ def _config(settings: Mapping[str, Any], notes: list[str]) -> Config | None:
         return None
     try:
         return json_file.instance(Config, settings)
-    except (UserError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except UserError as error:
         problem = str(error).split(";")[0]
         notes.append(
             f"{CONFIG_FILE} doesn't hold valid settings, and is shown as it is:"
@@ -218,13 +220,6 @@ def _checkpoints(path: Path, notes: list[str]) -> list[SavedStep]:
     if not steps:
         notes.append("There is no checkpoint.")
     return saved
-
-
-def _events(path: Path, notes: list[str]) -> list[dict[str, Any]]:
-    events, num_unreadable = history.read(path)
-    if num_unreadable:
-        notes.append(f"{num_unreadable:,} line(s) of {history.FILE} can't be read.")
-    return events
 
 
 def _predictions(path: Path, notes: list[str]) -> list[Predictions]:

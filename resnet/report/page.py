@@ -26,11 +26,7 @@ _MAX_ROWS = 200  # Longest table of events.
 
 
 def write(paths: Sequence[Path], out: Path) -> None:
-    """Writes the page of runs to a file, atomically.
-
-    Args:
-        paths: The folders of the runs, or of studies.
-        out: The file; its folder is created if it doesn't exist.
+    """Writes the page of runs or studies in folders to a file, and makes its folder.
 
     Raises:
         UserError: If a path isn't a folder, or the file can't be written.
@@ -58,7 +54,7 @@ class Section(NamedTuple):
 def html_of(folders: Sequence[RunFolder]) -> str:
     """Returns the page of runs and studies."""
     runs = [run for run in folders if run.study is None or run.settings or run.lines]
-    library = charts.library()
+    library = charts.script_text()
     notes = [
         f"{run.name}: {note}" if len(folders) > 1 else note
         for run in folders

@@ -76,9 +76,7 @@ def confusion_matrix(
 ) -> Counts:
     """Returns the number of images by class and predicted class, `[classes, classes]`.
 
-    Args:
-        labels: The class of each image, `[n]`, from 0.
-        predicted: The class that the network predicts for it, `[n]`.
+    The arguments are the class of each image, `[n]`, and the one that is predicted.
     """
     cells = labels.astype(np.int64) * num_classes + predicted
     counts = np.bincount(cells, minlength=num_classes**2)
@@ -93,8 +91,7 @@ def accuracies(counts: Counts) -> npt.NDArray[np.float64]:
 
 def most_confused(counts: Counts, limit: int) -> list[Pair]:
     """Returns the most frequent confusions of two classes, the most frequent first."""
-    wrong = counts.copy()
-    np.fill_diagonal(wrong, 0)
+    wrong = counts - np.diag(np.diagonal(counts))
     order = np.argsort(-wrong, axis=None, kind="stable")[:limit]
     totals = counts.sum(axis=1)
     return [
@@ -108,8 +105,7 @@ def _by_class(counts: Counts, names: Sequence[str]) -> dict[str, Table | str | N
     """Returns the table of classes; if long, the first rows and the folded whole."""
     of_classes = accuracies(counts)
     totals = counts.sum(axis=1)
-    wrong = counts.copy()
-    np.fill_diagonal(wrong, 0)
+    wrong = counts - np.diag(np.diagonal(counts))
     most = wrong.argmax(axis=1)
     rows: list[Sequence[object]] = []
     order = np.argsort(np.where(totals > 0, of_classes, 2.0), kind="stable")
@@ -154,8 +150,7 @@ def _matrix_table(
     if not shown:
         return None
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    errors = shares.copy()
-    np.fill_diagonal(errors, 0)
+    errors = shares - np.diag(np.diagonal(shares))
     largest = max(float(errors.max()), 1e-9)
     cell = Markup('<span style="--shade: {:.0f}%; --cell: {}">{:,}</span>')
 
@@ -194,12 +189,8 @@ def reliability(
 ) -> Reliability:
     """Returns the reliability of predictions.
 
-    Bin m of M, from 1, has the confidences in ((m - 1) / M, m / M].
-
-    Args:
-        confidence: The probability of each predicted class, `[n]`; those that aren't
-            finite are left out.
-        is_right: Whether each prediction is right, `[n]`.
+    Bin m of M, from 1, has the confidences in ((m - 1) / M, m / M]. Those that aren't
+    finite are left out.
 
     Source: Guo et al. 2017, "On Calibration of Modern Neural Networks",
     arXiv:1706.04599, section 2, equations 2 and 3.
@@ -232,19 +223,16 @@ def _calibration_figure(predictions: Predictions) -> Figure:
         }
         for number in np.flatnonzero(bins.counts).tolist()
     ]
-    table = Table(
-        "Accuracy by confidence",
-        ("confidence", "images", "mean confidence", "accuracy"),
-        [
-            (
-                f"{row['low']:.1f} to {row['high']:.1f} %",
-                row["count"],
-                f"{row['confidence']:.2f} %",
-                f"{row['accuracy']:.2f} %",
-            )
-            for row in rows
-        ],
-    )
+    cells = [
+        (
+            f"{row['low']:.1f} to {row['high']:.1f} %",
+            row["count"],
+            f"{row['confidence']:.2f} %",
+            f"{row['accuracy']:.2f} %",
+        )
+        for row in rows
+    ]
+    header = ("confidence", "images", "mean confidence", "accuracy")
     error = percent(bins.error)
     return Figure(
         "Calibration",
@@ -253,7 +241,7 @@ def _calibration_figure(predictions: Predictions) -> Figure:
         {"kind": "reliability", "rows": rows},
         "Reliability diagram: accuracy of the predictions by their confidence, with an"
         f" expected calibration error of {error}.",
-        table,
+        Table("Accuracy by confidence", header, cells),
     )
 
 

@@ -5,7 +5,6 @@ process has the lowest priority, and ends by itself when the training has died.
 """
 
 import contextlib
-import json
 import os
 import select
 import subprocess
@@ -15,7 +14,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from resnet.base import intervals
+from resnet.base import intervals, json_file
 from resnet.base.intervals import Interval
 from resnet.config.config import Config
 from resnet.metrics import jsonl
@@ -40,9 +39,6 @@ def kept_fresh(config: Config, is_writer: bool) -> Iterator[None]:
     """Has the report written as often as the settings say, and when the block ends.
 
     A report that can't be written doesn't fail the run.
-
-    Args:
-        is_writer: Whether this rank writes the report.
     """
     process = None
     if is_writer and config.report_every:
@@ -81,11 +77,9 @@ def keep_fresh(
     ended: int = 0,
     poll_seconds: float = _POLL_SECONDS,
 ) -> None:
-    """Writes the page when it is due, until the other end closes a pipe.
+    """Writes the page when it is due, until the other end closes the pipe `ended`.
 
-    Args:
-        sizes: The number of training examples, and the size of the global batch.
-        poll_seconds: The time between two looks at the run.
+    `sizes` are the number of training examples and that of a global batch.
     """
     written_at, number = time.monotonic(), 0
     while not select.select([ended], [], [], poll_seconds)[0]:
@@ -120,6 +114,7 @@ def last_step(path: Path) -> int:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL_BYTES))
             texts = file.read().split(b"\n")[:-1]
-        return int(json.loads(texts[-1])["step"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except OSError:
         return 0
+    lines, _ = json_file.parse_lines(texts[-1:], lambda line: int(line["step"]) >= 0)
+    return int(lines[0]["step"]) if lines else 0

@@ -35,11 +35,10 @@ def flattened(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                 continue
             prefix = phase.get("name", number)
             for key, setting in phase.items():
+                parts = setting.items() if isinstance(setting, dict) else ()
+                yield from ((f"{prefix}: {key}: {part}", its) for part, its in parts)
                 if not isinstance(setting, dict):
                     yield f"{prefix}: {key}", setting
-                    continue
-                for inner, deepest in setting.items():
-                    yield f"{prefix}: {key}: {inner}", deepest
 
 
 def section(runs: Sequence[RunFolder]) -> dict[str, Any]:
@@ -54,20 +53,14 @@ def section(runs: Sequence[RunFolder]) -> dict[str, Any]:
         "compared_phases": of_phases,
         "differences": [_against_recipe(run, len(runs) > 1) for run in known],
         "tables": [
-            (
-                f"All settings of {run.name}",
-                Table(
-                    f"Settings of {run.name}",
-                    ("setting", "value"),
-                    [
-                        (key, words.value(value))
-                        for key, value in flattened(run.settings)
-                    ],
-                ),
-            )
-            for run in known
+            (f"All settings of {run.name}", _settings_table(run)) for run in known
         ],
     }
+
+
+def _settings_table(run: RunFolder) -> Table:
+    rows = [(key, words.value(value)) for key, value in flattened(run.settings)]
+    return Table(f"Settings of {run.name}", ("setting", "value"), rows)
 
 
 def _between_runs(runs: Sequence[RunFolder]) -> tuple[Table | None, Table | None]:
@@ -75,13 +68,7 @@ def _between_runs(runs: Sequence[RunFolder]) -> tuple[Table | None, Table | None
     of_runs = [dict(flattened(run.settings)) for run in runs]
     names = dict.fromkeys(name for of_run in of_runs for name in of_run)
     rows = [
-        (
-            name,
-            *(
-                words.value(of_run[name]) if name in of_run else words.MISSING
-                for of_run in of_runs
-            ),
-        )
+        (name, *(words.value(of_run.get(name, words.MISSING)) for of_run in of_runs))
         for name in names
         if name not in _NOT_COMPARED
         and len({repr(of_run.get(name)) for of_run in of_runs}) > 1

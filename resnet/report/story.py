@@ -8,7 +8,7 @@ from typing import Any
 from resnet.base.text import duration
 from resnet.checkpoint import retention
 from resnet.config import phases
-from resnet.config.explain import Derived
+from resnet.config.config import Derived
 from resnet.report import words
 from resnet.report.charts import Table
 from resnet.report.folder import RunFolder
@@ -70,8 +70,8 @@ def usual_speed(run: RunFolder) -> float | None:
 def training_seconds(run: RunFolder) -> float | None:
     """Returns the time of all steps, without evaluations and saves, in seconds.
 
-    It is the sum over lines of images divided by images per second. The first line of
-    a start may have no speed, and counts with the median one.
+    It is the sum over lines of images divided by images per second, which are the
+    median ones for the first line of a start.
     """
     usual, batch = usual_speed(run), run.settings.get("global_batch_size")
     if not usual or not isinstance(batch, int):
@@ -190,13 +190,10 @@ def _how_long(run: RunFolder) -> str:
 
 @dataclass(frozen=True)
 class Moment:
-    """Something that happened.
+    """Something that happened, at a step and time (since 1970) if these are known.
 
     Attributes:
         lane: One of the constants of this module.
-        step: The step; None if it isn't known.
-        text: What happened, in words.
-        time: When, in seconds since 1970; None if it isn't known.
         end_step: The last step of a phase; None for all else.
     """
 

@@ -10,8 +10,7 @@ from data_prep.records import manifest
 from resnet.base.errors import UserError, print_to_pipe
 from resnet.checkpoint.weight_formats import files as weight_files
 from resnet.config import explain
-from resnet.config.config import Config
-from resnet.config.explain import Derived
+from resnet.config.config import Config, Derived
 from resnet.config.recipe import Recipe
 from resnet.config.resolve import resolve
 from resnet.config.rules import check_ranks

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from resnet.config import explain
+from resnet.config.config import Derived
 from resnet.config.recipes import imagenette
 from resnet.config.resolve import resolve
 from resnet.optim.train_state import TrainState
@@ -117,6 +118,6 @@ def test_a_checkpoint_holds_all_of_its_state(make_config):
 
 def test_the_plan_names_its_settings():
     config = resolved(adam_beta2=0.99)
-    text = explain.describe_run(imagenette.IMAGENETTE, {}, explain.Derived(config, 2))
+    text = explain.describe_run(imagenette.IMAGENETTE, {}, Derived(config, 2))
     expected = "optimizer AdamW (beta2 0.99, epsilon 1e-08), momentum with Nesterov"
     assert expected in " ".join(text.split())

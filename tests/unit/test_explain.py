@@ -14,7 +14,7 @@ import pytest
 
 from resnet import resnet_main
 from resnet.config import explain
-from resnet.config.explain import Derived
+from resnet.config.config import Derived
 from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.recipes import (
     RECIPES,

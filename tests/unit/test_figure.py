@@ -10,8 +10,7 @@ from matplotlib.lines import Line2D
 from PIL import Image
 
 from resnet.base.errors import UserError
-from resnet.config.config import Config
-from resnet.config.explain import Derived
+from resnet.config.config import Config, Derived
 from resnet.config.recipes import digits, imagenet
 from resnet.config.resolve import resolve
 from resnet.metrics import figure, jsonl

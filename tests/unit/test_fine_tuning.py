@@ -35,7 +35,9 @@ def test_flags_choose_frozen_statistics_and_other_rates():
     assert (phase.freeze_batch_norm, phase.layer_rates) == (True, "stem:0")
 
 
-@pytest.mark.parametrize("model", networks.RESNETS)
+@pytest.mark.parametrize(
+    "model", [name for name, row in networks.MODELS.items() if row.has_variants]
+)
 def test_resnets_have_the_variants_of_both_programs(model):
     assert resolved(model=model).resnet_variant == "tpu"
     given = {"model": model, "resnet_variant": "torchvision"}

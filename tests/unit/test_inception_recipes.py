@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from resnet.base import json_file
 from resnet.config import explain, recipe_file
-from resnet.config.config import Config
+from resnet.config.config import Config, Derived
 from resnet.config.recipes import digits, inception
 from resnet.config.resolve import resolve
 from resnet.data.augmentation import preprocessing
@@ -27,7 +27,7 @@ def run_of(recipe, **overrides) -> Config:
 
 
 def explained(recipe, num_ranks: int, **overrides) -> str:
-    derived = explain.Derived(run_of(recipe, **overrides), num_ranks)
+    derived = Derived(run_of(recipe, **overrides), num_ranks)
     return " ".join(explain.describe_run(recipe, overrides, derived).split())
 
 

@@ -73,7 +73,7 @@ def test_what_was_written_is_read(tmp_path):
     path = tmp_path / "thing.json"
     path.write_text(json.dumps(dataclasses.asdict(thing)))
     assert json_file.read(path, Thing, WHAT) == thing
-    assert json_file.read(path, None, WHAT)["parts"] == [{"factor": 0.5}]
+    assert json_file.read(path, dict, WHAT)["parts"] == [{"factor": 0.5}]
     assert json_file.parse('{"name": "a", "length": 2}', Thing, "it", WHAT) == Thing(
         name="a", length=2
     )
@@ -128,11 +128,11 @@ def test_numbers_of_a_dataclass_are_finite(refusal, number):
 
 def test_only_a_missing_file_is_missing(tmp_path):
     with pytest.raises(json_file.MissingFile, match="there is no such file"):
-        json_file.read(tmp_path / "none.json", None, WHAT)
+        json_file.read(tmp_path / "none.json", dict, WHAT)
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):  # A pipe would wait for a writer.
         with pytest.raises(UserError, match="must hold a thing; it can't be") as caught:
-            json_file.read(path, None, WHAT)
+            json_file.read(path, dict, WHAT)
         assert not isinstance(caught.value, json_file.MissingFile)
         assert "Errno" not in str(caught.value)
 

@@ -243,7 +243,7 @@ def test_events_have_the_form_of_those_of_tensorflow(tmp_path):
         tf.summary.scalar("loss", 2.5)
     file = EventFile(tmp_path / "ours")
     file.add({"kind": "train", "step": 7, "epoch": 1.0, "loss": 2.5})
-    file.close()
+    file.writer.close()
     ours, expected = (
         [
             list(tf.compat.v1.train.summary_iterator(str(path)))

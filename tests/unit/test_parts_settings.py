@@ -8,7 +8,7 @@ import pytest
 
 from resnet.base.errors import UserError
 from resnet.config import explain
-from resnet.config.config import Config
+from resnet.config.config import Config, Derived
 from resnet.config.recipes import imagenette
 from resnet.config.resolve import resolve
 from resnet.models import initialization
@@ -30,7 +30,7 @@ def refusal(recipe=imagenette.IMAGENETTE, **given) -> str:
 def test_the_plan_tells_the_parts():
     given = {**dict(PARTS), "optimizer": "sgdw", "loss": "binary_cross_entropy"}
     text = explain.describe_run(
-        imagenette.IMAGENETTE, {}, explain.Derived(resolved(**given), 2)
+        imagenette.IMAGENETTE, {}, Derived(resolved(**given), 2)
     )
     words = " ".join(text.split())
     assert (

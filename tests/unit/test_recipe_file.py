@@ -233,16 +233,14 @@ def with_schedule(**changes: object) -> dict[str, object]:
         ),
         ({**SMALL, "phases": [{"epochs": 3}]}, "its first phase needs a schedule"),
         ({**SMALL, "phases": []}, "it needs at least one phase"),
-        (with_phase(epochs=0), "the epochs of phase 'train' must be more than 0"),
-        (with_phase(epochs=1e6), "the epochs of phase 'train' must be more than 0"),
-        ({**SMALL, "image_size": 0}, "image_size must be from 1 to 2147483648; got 0"),
-        ({**SMALL, "num_train_examples": 2**32}, "num_train_examples must be from 1"),
-        ({**SMALL, "rank_batch_size": -1}, "rank_batch_size must be from 0 to"),
-        ({**SMALL, "scaling": "cubic"}, "scaling must be one of linear, root, none"),
-        ({**SMALL, "name": " "}, "the name must not be empty; got ' '"),
+        (with_phase(epochs=0), "epochs of phase 'train' must be in [1e-09, 1e+06]"),
+        (with_phase(mixup=-0.5), "mixup of phase 'train' must be at least 0; got -0.5"),
+        ({**SMALL, "image_size": 0}, "image_size of the recipe small must be in [28, "),
+        ({**SMALL, "ema_decay": 1}, "ema_decay of the recipe small must be in [0, 1)"),
+        ({**SMALL, "name": " "}, "must not be empty; got [' ', 'train']"),
         ({**SMALL, "name": "digits"}, "digits is another recipe's"),
-        ({**SMALL, "source": "two\nlines"}, "'source' must be a line of text"),
-        ({**SMALL, "name": "half a pair: \ud800"}, "'name' must be a line of text"),
+        ({**SMALL, "source": "two\nlines"}, "must be a line of text; got 'two"),
+        ({**SMALL, "name": "half a pair: \ud800"}, "must be a line of text; got 'half"),
         (with_schedule(end_value=0.75), "end_value of the schedule of phase 'train'"),
         (
             with_schedule(init_value=2.0, warmup_length=0.5),
@@ -254,7 +252,7 @@ def with_schedule(**changes: object) -> dict[str, object]:
         (with_schedule(decay_end=1e308), "decay_end of the schedule of phase 'train'"),
         (
             with_schedule(decay="steps", boundaries=[1, -1e308]),
-            "boundaries of the schedule of phase 'train' must be at least 0",
+            "boundaries of the schedule of phase 'train' must lie within its 3 epochs",
         ),
     ],
 )
@@ -287,16 +285,7 @@ def test_drops_lie_within_the_epochs_of_their_schedule(refusal, write, second, l
     )
 
 
-@pytest.mark.parametrize(
-    ("contents", "problem"),
-    [
-        ({**SMALL, "ema_decay": 1}, "ema_decay of the recipe small must be in [0, 1)"),
-        (with_phase(mixup=-0.5), "mixup of phase 'train' must be at least 0; got -0.5"),
-        ({**SMALL, "phases": 2 * SMALL["phases"]}, "different names; got train, train"),
-    ],
-)
-def test_values_out_of_range_are_refused_before_a_run(write, contents, problem):
-    recipe = recipe_file.read(write(contents))
-    with pytest.raises(UserError) as caught:
+def test_phases_of_one_name_are_refused_before_a_run(write):
+    recipe = recipe_file.read(write({**SMALL, "phases": 2 * SMALL["phases"]}))
+    with pytest.raises(UserError, match="different names; got train, train"):
         resolve(recipe, {}, 40, ("a", "b"))
-    assert problem in str(caught.value)

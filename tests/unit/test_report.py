@@ -31,7 +31,7 @@ _VOID = {"img", "meta"}
 @pytest.fixture(autouse=True)
 def small_library(monkeypatch):
     """Stands in for the charts' library, which takes seconds to put together."""
-    monkeypatch.setattr(charts, "library", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr(charts, "script_text", lambda: "window.vegaEmbed = null;")
 
 
 def make_run(path: Path, class_names=("a", "b", "c"), num_lines: int = 40, **changes):
@@ -261,17 +261,17 @@ def test_the_charts_library_is_in_the_page_without_a_way_out_of_its_element(
 ):
     monkeypatch.undo()
     monkeypatch.setenv("RESNET_CPU_CACHE", str(tmp_path / "cache"))
-    first = charts.library()
+    first = charts.script_text()
     assert first is not None
     assert "vegaEmbed" in first
     assert "</script" not in first
     assert len(first) < 1_200_000
     monkeypatch.setattr(charts, "_bundle", lambda: pytest.fail("it is in the cache"))
-    assert charts.library() == first
+    assert charts.script_text() == first
 
 
 def test_a_page_without_the_charts_library_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(charts, "library", lambda: None)
+    monkeypatch.setattr(charts, "script_text", lambda: None)
     make_run(tmp_path)
     text = text_of(tmp_path)
     assert "<script" not in text

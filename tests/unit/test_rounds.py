@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from resnet.base.intervals import parse
 from resnet.config import explain, recipe_file, rounds
 from resnet.config import phases as phase_list
+from resnet.config.config import Derived
 from resnet.config.phases import Phase
 from resnet.config.recipe import RecipePhase
 from resnet.config.recipes import digits
@@ -181,9 +182,7 @@ def plan(**phases: RecipePhase) -> str:
         ),
     )
     config = resolve(recipe, {"checkpoint_every": "30steps"}, 6400, ("a", "b"))
-    return " ".join(
-        explain.describe_run(recipe, {}, explain.Derived(config, 4)).split()
-    )
+    return " ".join(explain.describe_run(recipe, {}, Derived(config, 4)).split())
 
 
 def test_the_plan_tells_the_rounds_of_each_phase_and_the_bytes_that_they_save():

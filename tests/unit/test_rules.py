@@ -24,6 +24,7 @@ from resnet.config.rules import broken, check_ranks, problems_of_overrides
 from resnet.config.schedules import Schedule
 from tests.unit.resolved_phases import COLLAPSE, TPU, TWO_PHASES
 
+WITH_PARTS = [name for name, row in networks.MODELS.items() if row.has_parts]
 LAYERWISE = {"compress": "layerwise"}
 FROZEN = {"freeze_batch_norm": True, "initial_weights": "some where"}
 LOCAL = "--sync_every and --qsr_coefficient"
@@ -231,7 +232,7 @@ def test_what_workers_cannot_do_by_themselves_is_refused(overrides, term):
                 dataclasses.replace(digits.DIGITS, model=model),
                 {name: value},
                 f"--{name}={value}",
-                f"--model among {', '.join(networks.RESNETS_WITH_PARTS)}; got {model}",
+                f"--model among {', '.join(WITH_PARTS)}; got {model}",
             )
             for model in ("resnet9", "resnet20", "inception_bn")
             for name, value in (("activation", "silu"), ("se_ratio", 0.25))
@@ -279,7 +280,7 @@ def test_what_fits_together_is_allowed():
     later = dataclasses.replace(TWO_PHASES, phases=(first, frozen))
     resolved(later)
     assert "--initial_weights" in refusal(later, first_phase=second.name)
-    for model in networks.RESNETS_WITH_PARTS:
+    for model in WITH_PARTS:
         resolved(model=model, activation="silu", se_ratio=0.25, blur_pool="all")
 
 

@@ -199,7 +199,7 @@ def _open_safetensors(path: Path) -> WeightFile:
 
     settings = {}
     if text is not None:
-        settings = json_file.parse(text, None, str(path), "a description of weights")
+        settings = json_file.parse(text, dict, str(path), "a description of weights")
     return WeightFile(shapes, read, settings)
 
 

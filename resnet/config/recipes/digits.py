@@ -26,10 +26,6 @@ DIGITS = Recipe(
     eval_crop_fraction=1.0,
 )
 
-# What the source calls an epoch: the training images of MNIST.
-_EXAMPLES_PER_SOURCE_EPOCH = 60_000
-_NUM_SOURCE_EPOCHS = 4
-
 DIGITS_MLP = Recipe(
     name="digits_mlp",
     source="dmlc/mxnet: dist_sync_mlp.py, its first example of distributed training",
@@ -39,10 +35,8 @@ DIGITS_MLP = Recipe(
     num_train_examples=DIGITS.num_train_examples,
     phases=(
         RecipePhase(
-            name=f"{_NUM_SOURCE_EPOCHS}_epochs_of_{_EXAMPLES_PER_SOURCE_EPOCH}",
-            epochs=_NUM_SOURCE_EPOCHS
-            * _EXAMPLES_PER_SOURCE_EPOCH
-            / DIGITS.num_train_examples,
+            name="4_epochs_of_60000",  # The training images of MNIST.
+            epochs=4 * 60_000 / DIGITS.num_train_examples,
             schedule=Schedule(peak_value=0.1, decay="none"),
             momentum=0.9,
             weight_decay=4e-4,

@@ -1,5 +1,7 @@
 """The recipes of published runs on ImageNet, with their sources."""
 
+import functools
+
 from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.schedules import Schedule
 
@@ -7,6 +9,18 @@ IMAGENET = 1_281_167  # Training images.
 SURFSARA = "SURFsara, Intel and Dell 2018"
 CAFFE_SOURCE = (
     "Codreanu et al. 2017, arXiv:1711.04291, with the solvers of sara-nl/caffe"
+)
+
+
+of_resnet50 = functools.partial(
+    Recipe,
+    model="resnet50",
+    image_size=224,
+    num_train_examples=IMAGENET,
+    eval_crop="resize_then_crop",
+)
+_of_caffe = functools.partial(
+    of_resnet50, nesterov=False, learning_rate_in_velocity=True, zero_last_gamma=False
 )
 
 
@@ -18,7 +32,7 @@ def epochs_of(steps: int, batch: int) -> float:
 def _gradual_warmup_then_dec(
     batch: int, steps: int, warmup_steps: int, peak: float
 ) -> tuple[RecipePhase, ...]:
-    """Returns the phases of the source's function of this name, which is one phase."""
+    """Returns the phase of the source's function of this name."""
     return (
         RecipePhase(
             epochs=epochs_of(steps, batch),
@@ -52,16 +66,12 @@ _TPU_DEVIATIONS = (
     " min_object_covered overrules the 8 % of area_range",
 )
 
-TPU_90EP_24K = Recipe(
+TPU_90EP_24K = of_resnet50(
     name="tpu_90ep_24k",
     source=f"{SURFSARA}: 256 nodes, 512 ranks of 48 examples",
-    model="resnet50",
-    image_size=224,
     global_batch_size=24_576,
-    num_train_examples=IMAGENET,
     # 9.6 by the linear rule; the source found 4.8 better.
     phases=_gradual_warmup_then_dec(24_576, 4680, 260, 4.8),
-    eval_crop="resize_then_crop",
     published="top-1 of 75 % and more",
     deviations=(
         "the source counts 1,280,000 images per epoch; its 4,680 steps are 89.77"
@@ -71,15 +81,11 @@ TPU_90EP_24K = Recipe(
     rank_batch_size=48,
 )
 
-TPU_90EP_8K = Recipe(
+TPU_90EP_8K = of_resnet50(
     name="tpu_90ep_8k",
     source=f"{SURFSARA}: its run of 14,075 steps",
-    model="resnet50",
-    image_size=224,
     global_batch_size=8192,
-    num_train_examples=IMAGENET,
     phases=_gradual_warmup_then_dec(8192, 14_075, 782, 3.2),
-    eval_crop="resize_then_crop",
     published="top-1 75.232 %, top-5 92.41 %",
     deviations=(
         "the source doesn't say which run reached 75.232 %; that it is this one is"
@@ -105,10 +111,7 @@ def _caffe_phase(
     weight_decay: float = 5e-5,
     augmentation: str = "random_resized_crop",
 ) -> RecipePhase:
-    """Returns the phase of a Caffe solver, which starts from the last phase's weights.
-
-    The decay ends after `decay_steps` or, if these are None, with the phase.
-    """
+    """Returns the phase of a Caffe solver; without `decay_steps` it ends the decay."""
     decay_epochs = None if decay_steps is None else epochs_of(decay_steps, batch)
     return RecipePhase(
         name=name,
@@ -146,13 +149,10 @@ _CAFFE_DEVIATIONS = (
     " decay are merged into layers that may decay",
 )
 
-COLLAPSE_72EP_4K = Recipe(
+COLLAPSE_72EP_4K = _of_caffe(
     name="collapse_72ep_4k",
     source=f"{CAFFE_SOURCE} (resnet50_custom_lr): 64 nodes, 128 ranks of 32 examples",
-    model="resnet50",
-    image_size=224,
     global_batch_size=4096,
-    num_train_examples=IMAGENET,
     phases=(
         _caffe_phase(
             "init", 4096, 7800, 1.6, 18_720, 1, 0.1, 1560, init_value_scales=False
@@ -171,22 +171,15 @@ COLLAPSE_72EP_4K = Recipe(
             augmentation="random_crop",
         ),
     ),
-    eval_crop="resize_then_crop",
-    nesterov=False,
-    learning_rate_in_velocity=True,
-    zero_last_gamma=False,
     published="top-1 76.278 %, top-5 93.186 %",
     deviations=_CAFFE_DEVIATIONS,
     rank_batch_size=32,
 )
 
-COLLAPSE_94EP_14K = Recipe(
+COLLAPSE_94EP_14K = _of_caffe(
     name="collapse_94ep_14k",
     source=f"{CAFFE_SOURCE} (resnet50_448nodes): 448 nodes, 896 ranks of 16 examples",
-    model="resnet50",
-    image_size=224,
     global_batch_size=14_336,
-    num_train_examples=IMAGENET,
     phases=(
         _caffe_phase("linear", 14_336, 7638, 4.8, 8040, 1, 0.1, 446, False),
         _caffe_phase(
@@ -200,10 +193,6 @@ COLLAPSE_94EP_14K = Recipe(
             augmentation="random_crop",
         ),
     ),
-    eval_crop="resize_then_crop",
-    nesterov=False,
-    learning_rate_in_velocity=True,
-    zero_last_gamma=False,
     published="top-1 76.152 %, top-5 93.176 % (75.6 %, 92.7 % without the collapse)",
     deviations=(
         "the source trained its linear phase to step 8,040 (94 epochs with the collapse"
@@ -215,13 +204,10 @@ COLLAPSE_94EP_14K = Recipe(
 )
 
 
-GOYAL_90EP_8K = Recipe(
+GOYAL_90EP_8K = of_resnet50(
     name="goyal_90ep_8k",
     source="Goyal et al. 2017, arXiv:1706.02677: 256 ranks of 32 examples",
-    model="resnet50",
-    image_size=224,
     global_batch_size=8192,
-    num_train_examples=IMAGENET,
     phases=(
         RecipePhase(
             epochs=90,
@@ -237,7 +223,6 @@ GOYAL_90EP_8K = Recipe(
         ),
     ),
     batch_norm_momentum=0.9,
-    eval_crop="resize_then_crop",
     # The source's velocity contains the rate, but with momentum correction.
     learning_rate_in_velocity=False,
     published="no loss of accuracy against a batch of 256",

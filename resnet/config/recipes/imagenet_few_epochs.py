@@ -4,8 +4,8 @@ import dataclasses
 import itertools
 import math
 
-from resnet.config.recipe import Recipe, RecipePhase
-from resnet.config.recipes.imagenet import IMAGENET
+from resnet.config.recipe import RecipePhase
+from resnet.config.recipes.imagenet import of_resnet50
 from resnet.config.schedules import Schedule
 
 _EPOCHS = 18
@@ -22,16 +22,9 @@ def ramp(
 ) -> tuple[RecipePhase, ...]:
     """Returns a phase divided into phases with larger and larger images.
 
-    The size of an epoch is `smallest` up to epoch `begin`, `largest` from epoch `end`
-    on, and a multiple of `increment` near the straight line in between. The phases
-    continue the schedule of the first.
-
-    Args:
-        phase: The phase, with the schedule for all of its epochs.
-        smallest: The side of the first images in pixels.
-        begin: The epoch, from 0, up to which images are the smallest.
-        end: The epoch from which on they are the largest.
-        increment: The difference of two sizes in the ramp, in pixels.
+    The size of an epoch is `smallest` up to epoch `begin`, from 0, `largest` from epoch
+    `end` on, and a multiple of `increment` near the straight line in between. The
+    phases continue the schedule of the first.
 
     Source: libffcv/ffcv-imagenet, train_imagenet.py, get_resolution.
     """
@@ -61,15 +54,12 @@ def ramp(
     return tuple(phases)
 
 
-IMAGENET_18EP = Recipe(
+IMAGENET_18EP = of_resnet50(
     name="imagenet_18ep",
     source="this project, not run yet: the recipe Mild of MosaicML"
     " (mosaicml/examples, blogs/resnet/recipes/resnet50_mild.yaml) with the image sizes"
     " of FFCV (libffcv/ffcv-imagenet, rn50_configs/rn50_16_epochs.yaml)",
-    model="resnet50",
-    image_size=224,
     global_batch_size=2048,
-    num_train_examples=IMAGENET,
     phases=ramp(
         RecipePhase(
             epochs=_EPOCHS,
@@ -88,7 +78,6 @@ IMAGENET_18EP = Recipe(
         begin=_EPOCHS * 11 / 16,
         end=_EPOCHS * 13 / 16,
     ),
-    eval_crop="resize_then_crop",
     eval_crop_fraction=224 / 232,
     optimizer="sgdw",
     nesterov=False,

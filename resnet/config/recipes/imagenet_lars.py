@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from resnet.config.recipe import Recipe, RecipePhase
-from resnet.config.recipes.imagenet import IMAGENET, epochs_of
+from resnet.config.recipes.imagenet import IMAGENET, epochs_of, of_resnet50
 from resnet.config.schedules import Schedule
 
 SOURCE = (
@@ -47,20 +47,16 @@ def _lars(
 ) -> Recipe:
     """Returns the recipe of a row: LARS with a decay of power 2 to 1e-4.
 
-    `reading` is the reason for counting the decay steps as `after_warmup` says: from
-    the end of the warmup, rather than from the start of the run.
+    `reading` is the reason for counting the decay steps `after_warmup`, or not.
     """
     steps = row.decay_steps
     if after_warmup:
         steps += round(row.warmup_epochs * IMAGENET / row.batch)
     begin = "the end of the warmup" if after_warmup else "the start of the run"
-    return Recipe(
+    return of_resnet50(
         name=row.name,
         source=SOURCE,
-        model="resnet50",
-        image_size=224,
         global_batch_size=row.batch,
-        num_train_examples=IMAGENET,
         phases=(
             RecipePhase(
                 epochs=epochs_of(steps, row.batch),
@@ -75,7 +71,6 @@ def _lars(
                 label_smoothing=0.1,
             ),
         ),
-        eval_crop="resize_then_crop",
         batch_norm_momentum=0.9,
         optimizer="lars",
         nesterov=False,

@@ -1,19 +1,22 @@
 """The recipes for Imagenette, ten classes of ImageNet, and for fine-tuning."""
 
 import dataclasses
+import functools
 
 from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.recipes.imagenet import COLLAPSE_72EP_4K
 from resnet.config.recipes.imagenet_lars import LARS_40EP_4K
 from resnet.config.schedules import Schedule
 
-IMAGENETTE = Recipe(
+_of_imagenette = functools.partial(
+    Recipe, global_batch_size=64, num_train_examples=9469
+)
+
+IMAGENETTE = _of_imagenette(
     name="imagenette",
     source="this project: ResNet-50 from scratch on 9,469 images of 10 classes",
     model="resnet50",
     image_size=128,
-    global_batch_size=64,
-    num_train_examples=9469,
     phases=(
         RecipePhase(
             epochs=16,
@@ -29,9 +32,7 @@ IMAGENETTE = Recipe(
 )
 
 
-def _for_imagenette(
-    base: Recipe, name: str, source: str, global_batch_size: int, factor: float
-) -> Recipe:
+def _shrunk_recipe(base: Recipe, name: str, source: str, factor: float) -> Recipe:
     """Returns a recipe for ImageNet in 16 epochs, with its rates times `factor`."""
     fraction = 16 / base.epochs
     return dataclasses.replace(
@@ -39,7 +40,7 @@ def _for_imagenette(
         name=name,
         source=source,
         image_size=128,
-        global_batch_size=global_batch_size,
+        global_batch_size=64,
         num_train_examples=9469,
         phases=tuple(_shrunk(phase, fraction, factor) for phase in base.phases),
         published="",
@@ -52,39 +53,33 @@ def _shrunk(phase: RecipePhase, fraction: float, factor: float) -> RecipePhase:
     """Returns a phase with its length times `fraction` and its rates times `factor`."""
     schedule = phase.schedule
     if schedule is not None:
-        end = schedule.decay_end
         schedule = dataclasses.replace(
             schedule,
             init_value=schedule.init_value * factor,
             peak_value=schedule.peak_value * factor,
             end_value=schedule.end_value * factor,
             warmup_length=schedule.warmup_length * fraction,
-            decay_end=None if end is None else end * fraction,
+            decay_end=schedule.decay_end and schedule.decay_end * fraction,
             boundaries=tuple(epoch * fraction for epoch in schedule.boundaries),
         )
     return dataclasses.replace(
-        phase,
-        epochs=phase.epochs * fraction,
-        schedule=schedule,
-        label_smoothing=0.1,
+        phase, epochs=phase.epochs * fraction, schedule=schedule, label_smoothing=0.1
     )
 
 
-IMAGENETTE_COLLAPSE = _for_imagenette(
+IMAGENETTE_COLLAPSE = _shrunk_recipe(
     COLLAPSE_72EP_4K,
     "imagenette_collapse",
     "collapse_72ep_4k in 16 epochs, its learning rates scaled to a batch of 64",
-    global_batch_size=64,
     factor=64 / 4096,
 )
 
 IMAGENETTE_LARS = dataclasses.replace(
-    _for_imagenette(
+    _shrunk_recipe(
         LARS_40EP_4K,
         "imagenette_lars",
         "lars_40ep_4k in 16 epochs; learning rates and trust coefficient are this"
         " project's",
-        global_batch_size=64,
         factor=0.01,
     ),
     eval_crop="crop_then_resize",
@@ -98,14 +93,12 @@ IMAGENETTE_LARS = dataclasses.replace(
 # Fractions of Muon's learning rate for the variables that it doesn't orthogonalize.
 _MUON_LAYER_RATES = "/gamma:0.35,/beta:0.35,classifier:0.35"
 
-IMAGENETTE_BEST = Recipe(
+IMAGENETTE_BEST = _of_imagenette(
     name="imagenette_best",
     source="this project: chosen on a tenth of the training images, held back",
     model="resnet34d",
     blur_pool="convolutions",
     image_size=176,  # Larger than the training images, as was best for smaller ones.
-    global_batch_size=64,
-    num_train_examples=9469,
     phases=tuple(
         RecipePhase(
             epochs=epochs,
@@ -141,13 +134,11 @@ IMAGENETTE_BEST = Recipe(
     scaling="root",
 )
 
-FINETUNE = Recipe(
+FINETUNE = _of_imagenette(
     name="finetune",
     source="this project: ResNet-50 of --initial_weights, for the size of Imagenette",
     model="resnet50",
     image_size=224,
-    global_batch_size=64,
-    num_train_examples=9469,
     phases=(
         RecipePhase(
             epochs=8,
@@ -163,10 +154,4 @@ FINETUNE = Recipe(
     ),
 )
 
-RECIPES = (
-    IMAGENETTE,
-    IMAGENETTE_BEST,
-    IMAGENETTE_COLLAPSE,
-    IMAGENETTE_LARS,
-    FINETUNE,
-)
+RECIPES = (IMAGENETTE, IMAGENETTE_BEST, IMAGENETTE_COLLAPSE, IMAGENETTE_LARS, FINETUNE)

@@ -13,8 +13,6 @@ from resnet.config.schedules import Schedule
 
 SOURCE = "dmlc/mxnet, example/distributed-training, of November 2015"
 NUM_WORKERS = 5
-# What the source calls an epoch of CIFAR-10, which has 50,000 training images.
-EXAMPLES_PER_SOURCE_EPOCH = 60_000
 
 _DEVIATIONS = (
     "the mean of each channel is subtracted from the images; the source subtracts the"
@@ -46,11 +44,8 @@ CIFAR10_BSP = Recipe(
     global_batch_size=NUM_WORKERS * 256,
     num_train_examples=50_000,
     phases=(
-        _phase(
-            40 * EXAMPLES_PER_SOURCE_EPOCH / 50_000,
-            0.4,
-            f"40_epochs_of_{EXAMPLES_PER_SOURCE_EPOCH}",
-        ),
+        # What the source calls an epoch has 60,000 of the 50,000 images.
+        _phase(40 * 60_000 / 50_000, 0.4, "40_epochs_of_60000"),
     ),
     batch_norm_momentum=0.9,
     batch_norm_epsilon=1e-10,
@@ -64,7 +59,7 @@ CIFAR10_BSP = Recipe(
     scaling="none",
     published="top-1 88.83 %",
     deviations=(
-        f"an epoch of the source has {EXAMPLES_PER_SOURCE_EPOCH:,} examples, which are"
+        "an epoch of the source has 60,000 examples, which are"
         " 1.2 passes over the 50,000 training images: its 40 epochs are 48 here",
         "an epoch of the source ends with the last whole batch, so its 40 epochs have"
         " 1,840 steps; here they have 1,875",
@@ -79,7 +74,6 @@ CIFAR10_ASYNC = dataclasses.replace(
     CIFAR10_BSP,
     name="cifar10_inception_async",
     sync_mode="async",
-    scaling="none",  # The rate is for the batch of one worker.
     source=f"{SOURCE}: CIFAR-10 on {NUM_WORKERS} workers of 256 examples, asynchronous",
     phases=(
         dataclasses.replace(
@@ -124,7 +118,6 @@ IMAGENET_ASYNC = dataclasses.replace(
     IMAGENET_BSP,
     name="imagenet_inception_async",
     sync_mode="async",
-    scaling="none",  # The rate is for the batch of one worker.
     source=f"{SOURCE}: ImageNet on {NUM_WORKERS} workers of 96 examples, asynchronous",
     published="top-1 57.96 % after 10 epochs",
     deviations=(
