@@ -35,7 +35,7 @@ from resnet.checkpoint import retention, step_dirs
 from resnet.config.config import Config, load_config
 from resnet.runtime import preemption
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
-from resnet.watchdog import failure_file, history
+from resnet.watchdog import history
 
 LOCKED_SECONDS = 30.0  # A file server may hold the lock of a dead host for minutes.
 
@@ -85,7 +85,7 @@ def supervise(
     """
     failed_at: list[str] = []
     while True:
-        failure_file.remove(model_dir)
+        history.remove_failure(model_dir)
         code = requests.run(words)
         if code == 0 and is_done(model_dir):
             note = f"the training has ended after {len(failed_at)} restart(s)"
@@ -148,13 +148,13 @@ def settings_of(model_dir: pathlib.Path) -> Config | None:
 
 def was_locked(model_dir: pathlib.Path) -> bool:
     """Returns whether the start failed because another job holds the lock."""
-    failure = failure_file.read(model_dir)
+    failure = history.read_failure(model_dir)
     return failure is not None and failure.get("locked") is True
 
 
 def place_of_failure(model_dir: pathlib.Path) -> str:
     """Returns the step at which the run failed or, if unknown, the last saved step."""
-    failure = failure_file.read(model_dir)
+    failure = history.read_failure(model_dir)
     if failure and failure["step"] is not None:
         return f"step {failure['step']}"
     steps = step_dirs.saved_steps(model_dir)

@@ -150,7 +150,7 @@ class Network:
             UserError: If the set has other classes, no such split, or corrupt records.
         """
         from resnet.evaluation.evaluator import Evaluator
-        from resnet.optim.train_state import decayed_variables, weight_penalty
+        from resnet.optim.optimizer import weight_penalty
 
         own, others = self.config.class_names, records.class_names
         if others != own:
@@ -170,8 +170,7 @@ class Network:
         shard = startup.open_shards(records.record_set, shards, alone)[split]
         threads = Threads(tuple(os.sched_getaffinity(0)), 0, 0)
         evaluator = Evaluator(self.model, shard, config, Job(alone, threads))
-        decayed = decayed_variables(self.model, config)
-        return evaluator.evaluate(weight_penalty(decayed, config, self.step))
+        return evaluator.evaluate(weight_penalty(self.model, config, self.step))
 
     def predict(
         self, images: Iterable[Image], top_k: int = 5, batch_size: int = 32

@@ -53,7 +53,7 @@ from resnet.runtime import host_warnings, program, startup
 from resnet.runtime.job import Job, PreparedRun, Run
 from resnet.runtime.run_lock import RunLock
 from resnet.training import run_folder, run_plan
-from resnet.watchdog import failure_file, history
+from resnet.watchdog import history
 
 FLAGS = command_line.TRAINING
 
@@ -269,7 +269,7 @@ def recorded(config: Config, communicator: Communicator) -> Iterator[None]:
             if is_writer and isinstance(error, Preempted):
                 history.append(model_dir, "end", reason=str(error))
             elif is_writer:
-                failure_file.write(model_dir, str(error))
+                history.write_failure(model_dir, str(error))
             raise
 
 

@@ -19,7 +19,7 @@ from resnet.config.schedules import Schedule
 from resnet.data.input_pipeline import Batch
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
-from resnet.exchange.compressed import make_exchange
+from resnet.exchange.gradients import make_exchange
 from resnet.models import layers
 from resnet.optim.train_state import TrainState
 from resnet.training import loop

@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
-from resnet.watchdog import client, connections
-from resnet.watchdog.connections import TOKEN_VARIABLE, Channel, Message
+from resnet.watchdog import client
+from resnet.watchdog.connections import TOKEN_VARIABLE, Attempts, Channel, Message
 from resnet.watchdog.stalls import Peer
 
 _TOKEN = f"many-{os.getpid()}"
@@ -56,11 +56,10 @@ class ManyWatchdogs:
         assert self._monitor.stdout
         port = int(self._monitor.stdout.readline())
         began = time.monotonic()
-        address: Message = {"addresses": ["127.0.0.1"], "port": port}
-        found = (
-            connections.connect(address, _TOKEN, rank) for rank in range(1, num_ranks)
-        )
-        self.channels = [channel for channel in found if channel]
+        address = {"host": "node0", "addresses": ["127.0.0.1"], "port": port}
+        attempts = (Attempts(address, _TOKEN, rank) for rank in range(1, num_ranks))
+        channels = (attempt.connect() for attempt in attempts)
+        self.channels = [channel for channel in channels if channel]
         self.connecting_seconds = time.monotonic() - began
 
     def __enter__(self) -> "ManyWatchdogs":

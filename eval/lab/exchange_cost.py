@@ -106,8 +106,7 @@ def measure(
 
     from resnet import models
     from resnet.config.phases import StepSettings
-    from resnet.exchange.compressed import CompressedExchange
-    from resnet.exchange.gradients import GradientExchange
+    from resnet.exchange.gradients import CompressedExchange, GradientExchange
 
     variables = models.build(settings.model, NUM_CLASSES).trainable_variables
     shapes = {variable.path: list(variable.shape) for variable in variables}

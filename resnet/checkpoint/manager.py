@@ -18,12 +18,7 @@ from resnet.checkpoint.tensors import ALONE, RANK_BATCH_NORM, Checkpoint
 from resnet.config import phases, rounds
 from resnet.config.config import Config
 from resnet.distributed.communicator import AgreedFailure, Communicator
-from resnet.optim.train_state import (
-    TrainState,
-    averaged_batch_norm,
-    averaged_over_ranks,
-    flatten,
-)
+from resnet.optim.train_state import TrainState, averaged_over_ranks, flatten
 from resnet.runtime import versions
 from resnet.runtime.run_lock import RunLock
 
@@ -156,7 +151,7 @@ def take_snapshot(
         rank_averages = communicator.gather(own)
     apart = [] if state.is_synchronized else state.trainable_variables
     with (
-        averaged_batch_norm(state, communicator),
+        averaged_over_ranks(state.batch_norm_averages, communicator),
         averaged_over_ranks(apart, communicator),
     ):
         tensors = _values(state.tensors()) if communicator.rank == 0 else {}

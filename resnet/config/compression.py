@@ -314,7 +314,7 @@ class CompressionSettings:
 
     @property
     def largest_ratio(self) -> float:
-        """The largest fraction of the values that a step keeps, by `dgc.ratio_at`."""
+        """The largest fraction of the values that a step keeps, by `dgc.Velocities`."""
         return float(self.ratio ** (1 / (self.num_warmup_epochs + 1)))
 
 

@@ -216,13 +216,13 @@ class StepSettings(NamedTuple):
     """The hyperparameters of one step, from 0: Python numbers.
 
     Inside the graph of a step they are float32 scalar tensors, and `step` an int64 one,
-    except for `weight_decay` and `decay_is_scaled`.
+    except for `decay` and `decay_is_scaled`.
 
     Attributes:
         learning_rate: The rate for the mean gradient of the global batch.
         velocity_factor: The factor of the previous velocity (`velocity_factor`).
         nesterov_momentum: The factor of the new velocity in Nesterov's update.
-        weight_decay: The factor of a variable that is added to its gradient.
+        decay: The factor of a variable that is added to its gradient, weight decay.
         ema_decay: The decay of the moving average of the weights; 0 without one.
         decay_is_scaled: Whether the factors of layers' learning rates multiply the part
             of the weight decay in an update, too.
@@ -231,7 +231,7 @@ class StepSettings(NamedTuple):
     learning_rate: Any
     velocity_factor: Any
     nesterov_momentum: Any
-    weight_decay: float
+    decay: float
     ema_decay: Any = 0.0
     step: Any = 0
     decay_is_scaled: bool = True
@@ -341,7 +341,7 @@ def settings_of_step(
         learning_rate=learning_rate(phases, step),
         velocity_factor=velocity_factor(phases, step, learning_rate_in_velocity),
         nesterov_momentum=phase.momentum,
-        weight_decay=phase.weight_decay,
+        decay=phase.weight_decay,
         ema_decay=ema_decay,
         step=step,
         decay_is_scaled=phase.layer_rates_scale_decay,

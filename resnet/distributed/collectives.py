@@ -39,14 +39,10 @@ class Collectives:
     def allreduce_mean(self, tensors: Sequence[Any], names: Sequence[str]) -> list[Any]:
         """Returns the mean over ranks of each tensor; to be called inside the graph.
 
-        Each tensor is an all-reduce of its own, which starts as soon as the tensor is
-        computed and overlaps with the rest of the backward pass. A grouped all-reduce
-        would wait for the last one. Horovod matches tensors of different ranks by name,
-        so their order doesn't matter.
-
-        Args:
-            tensors: Dense float32 tensors.
-            names: Name of each tensor, the same on all ranks.
+        Each dense float32 tensor is an all-reduce of its own, which starts as soon as
+        it is computed and overlaps with the rest of the backward pass. A grouped
+        all-reduce would wait for the last one. Horovod matches tensors of different
+        ranks by name, so their order doesn't matter.
         """
         if self._horovod is None:
             return list(tensors)
@@ -58,11 +54,8 @@ class Collectives:
     def allgather(self, tensor: Any, name: str) -> Any:
         """Returns the tensors of all ranks, one behind the other in their order.
 
-        To be called inside the graph.
-
-        Args:
-            tensor: `[n]`, of any dtype but bfloat16; n may differ between ranks.
-            name: Name of the tensor, the same on all ranks.
+        To be called inside the graph. They are `[n]`, of any dtype but bfloat16; n may
+        differ between ranks, and the name may not.
         """
         if self._horovod is None:
             return tensor
@@ -71,16 +64,9 @@ class Collectives:
     def alltoall(self, tensor: Any, lengths: Any, name: str) -> Any:
         """Sends a part of a tensor to each rank, and returns what this rank receives.
 
-        To be called inside the graph.
-
-        Args:
-            tensor: `[n]`, of any dtype but bfloat16: the parts for all ranks in their
-                order.
-            lengths: The length of each part, `[num_ranks]` int32; their sum is n.
-            name: Name of the tensor, the same on all ranks.
-
-        Returns:
-            The parts for this rank, one behind the other in the order of the ranks.
+        To be called inside the graph. The tensor is `[n]`, of any dtype but bfloat16:
+        the parts for all ranks in their order, whose lengths are `[num_ranks]` int32.
+        The result likewise has those of all ranks.
         """
         if self._horovod is None:
             return tensor

@@ -56,9 +56,7 @@ class Communicator:
     def __init__(self, process: ProcessInfo, mpi: Any = None) -> None:
         """Makes the connection; callers use `connect`.
 
-        Args:
-            process: This rank and its place on the node.
-            mpi: The module `mpi4py.MPI`, or None for a process that runs alone.
+        `mpi` is the module `mpi4py.MPI`, or None for a process that runs alone.
         """
         self.rank = process.rank
         self.num_ranks = process.num_ranks
@@ -76,13 +74,7 @@ class Communicator:
     ) -> None:
         """Starts the watchdog of this rank; a process that runs alone needs none.
 
-        Args:
-            process: This rank and its place on the node.
-            stall_seconds: Seconds without progress after which a rank has stalled.
-            model_dir: Folder in which rank 0's watchdog writes `failure.json`; None for
-                no file.
-            outlives_launcher: Whether this rank saves and ends by itself when the
-                launcher has died, rather than being killed.
+        The arguments are those of `WatchdogClient`.
 
         Raises:
             AgreedError: On all ranks, if rank 0's host doesn't allow its watchdog a
@@ -105,10 +97,7 @@ class Communicator:
             self._watchdog.connect(host, addresses, port)
 
     def await_end_of_watchdog(self) -> None:
-        """Returns when the watchdog of this rank has ended; never without one.
-
-        A watchdog that a signal has stopped is continued.
-        """
+        """Returns when the watchdog of this rank has ended; never without one."""
         if self._watchdog is None:
             threading.Event().wait()
         else:
@@ -117,13 +106,7 @@ class Communicator:
     def report_status(
         self, status: str, is_timed: bool = True, waits_for_others: bool = False
     ) -> None:
-        """Reports to the watchdog what this rank does now.
-
-        Args:
-            status: The activity, such as "reading the batch of step 12".
-            is_timed: Whether the activity must end within the stall time.
-            waits_for_others: Whether the activity only ends when all ranks do the same.
-        """
+        """Reports to the watchdog what this rank does now (`WatchdogClient`)."""
         if self._watchdog is not None:
             self._watchdog.report_status(status, is_timed, waits_for_others)
 
@@ -133,11 +116,7 @@ class Communicator:
             self._watchdog.lift_time_limit()
 
     def report_warning(self, level: str, text: str) -> bool:
-        """Has rank 0's watchdog print a warning of this rank, with the rank's name.
-
-        Returns:
-            Whether there is a watchdog.
-        """
+        """Has rank 0's watchdog print a warning of this rank; False without one."""
         if self._watchdog is not None:
             self._watchdog.report_warning(level, text)
         return self._watchdog is not None
@@ -159,8 +138,7 @@ class Communicator:
         Without an error, the ranks exchange one number, however many they are.
 
         Raises:
-            AgreedError: On all ranks, with the message of the lowest rank with an
-                error.
+            AgreedError: On all ranks, with the message of the lowest rank with one.
         """
         sentence = None
         try:
@@ -174,8 +152,7 @@ class Communicator:
     def assert_equal_across_ranks(self, what: str, value: str) -> None:
         """Refuses to continue if ranks differ in something that they must share.
 
-        The ranks compare a digest of a long value, so that they exchange a few bytes,
-        however long it is and however many they are.
+        They compare a digest of a long value, so that they exchange a few bytes.
 
         Raises:
             AgreedError: On all ranks, naming the first rank that differs from rank 0.
@@ -232,13 +209,8 @@ class Communicator:
         return alone
 
     def duplicate(self) -> "BackgroundCommunicator":
-        """Returns a connection of the same ranks for a background thread of each.
-
-        To be called on all ranks.
-        """
-        if self._world is None:
-            return BackgroundCommunicator()
-        return BackgroundCommunicator(self._world.Dup())
+        """Returns a connection for a background thread; to be called on all ranks."""
+        return BackgroundCommunicator(self._world.Dup() if self._world else None)
 
     def broadcast(self, value: Any) -> Any:
         """Returns rank 0's picklable value to each rank."""
@@ -258,12 +230,7 @@ class Communicator:
     def alltoall(self, parts: np.ndarray) -> np.ndarray:
         """Sends a part of an array to each rank; returns what this rank receives.
 
-        Args:
-            parts: The part for each rank, `[num_ranks, n]`, of the same length and
-                dtype on all ranks.
-
-        Returns:
-            The part from each rank, `[num_ranks, n]`.
+        The parts are `[num_ranks, n]`, of the same length and dtype on all ranks.
         """
         if self._world is None:
             return parts
@@ -272,11 +239,7 @@ class Communicator:
         return received
 
     def exchange(self, values: np.ndarray, partner: int) -> np.ndarray:
-        """Sends an array to another rank, which does the same; returns what it sends.
-
-        Args:
-            values: The array, of the same shape and dtype on both ranks.
-        """
+        """Sends an array to another rank; returns its, of the same shape and dtype."""
         if self._world is None:
             return values
         received = np.empty_like(values)
@@ -288,9 +251,7 @@ class Communicator:
     def gather(self, row: np.ndarray) -> np.ndarray | None:
         """Returns the arrays of all ranks, `[num_ranks, n]`, to rank 0; None to others.
 
-        Args:
-            row: The array of this rank, `[n]`, of the same length and dtype on all
-                ranks.
+        Each is `[n]`, of the same length and dtype.
         """
         if self._world is None:
             return row[np.newaxis]
@@ -299,16 +260,14 @@ class Communicator:
         return rows if self.rank == 0 else None
 
     def scatter(self, rows: np.ndarray | None) -> np.ndarray | None:
-        """Returns to each rank its row of rank 0's array; None if rank 0 has None.
-
-        Args:
-            rows: `[num_ranks, ...]` or None on rank 0; not used on other ranks.
-        """
+        """Returns to each rank its row of rank 0's array; None if that is None."""
+        if self._world is None:
+            return None if rows is None else rows[0]
         row_type = self.broadcast(
             None if rows is None else (rows.shape[1:], rows.dtype)
         )
-        if row_type is None or self._world is None:
-            return None if rows is None else rows[0]
+        if row_type is None:
+            return None
         row = np.empty(*row_type)
         self._world.Scatter(rows, row, root=0)
         return row
@@ -343,8 +302,7 @@ class Communicator:
     def abort(self, exit_code: int, reason: str) -> None:
         """Ends all ranks of the job at once; for a failure of this rank alone.
 
-        Args:
-            exit_code: Exit code of the job, if the launcher passes it on.
+        The launcher may pass the exit code on.
         """
         sys.stdout.flush()
         if self._watchdog is not None:
@@ -363,23 +321,16 @@ class BackgroundCommunicator:
     It uses an MPI communicator of its own, so that its messages can't be mistaken for
     those of the main thread. A thread that waits for other ranks sleeps: MPI's blocking
     calls would spin and take a core from the training.
-
-    Attributes:
-        rank: This rank, from 0.
-        num_ranks: Number of ranks.
     """
 
     def __init__(self, mpi_communicator: Any = None) -> None:
-        """Takes over a communicator that nobody else uses.
-
-        Args:
-            mpi_communicator: An `mpi4py.MPI.Comm`, or None for a process that is alone.
-        """
+        """Takes over an `mpi4py.MPI.Comm`; None for a process that is alone."""
         self._mpi = mpi_communicator
         self._requests: list[Any] = []  # Requests of messages that are on their way.
         self._was_notified = False
-        self.rank = 0 if self._mpi is None else self._mpi.Get_rank()
-        self.num_ranks = 1 if self._mpi is None else self._mpi.Get_size()
+        self.rank, self.num_ranks = 0, 1
+        if self._mpi is not None:
+            self.rank, self.num_ranks = self._mpi.Get_rank(), self._mpi.Get_size()
 
     def allgather(self, value: Any) -> list[Any]:
         """Returns the picklable values of all ranks, in their order, to each rank."""
@@ -448,8 +399,7 @@ def connect(process: ProcessInfo) -> Communicator:
 def _check_shared_memory(process: ProcessInfo) -> None:
     """Refuses too small a /dev/shm, where the MPI library would die of SIGBUS.
 
-    The size of /dev/shm is checked, rather than its free space, so that all ranks of a
-    node come to the same result.
+    Its size is checked, not its free space, so that a node's ranks come to one result.
     """
     try:
         memory = os.statvfs("/dev/shm")
@@ -467,10 +417,7 @@ def _check_shared_memory(process: ProcessInfo) -> None:
 
 
 def _check_open_files(num_ranks: int) -> None:
-    """Refuses a limit of open files that rank 0's watchdog would exceed.
-
-    It has a connection to each other rank, up to the hard limit of its host.
-    """
+    """Refuses a limit of open files that rank 0's watchdog would exceed."""
     _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = num_ranks + _OTHER_OPEN_FILES
     if resource.RLIM_INFINITY != allowed < needed:

@@ -1,12 +1,12 @@
 """The connections between hosts: what they cost, and what carries their messages."""
 
 import contextlib
-import fcntl
 import os
 import socket
 import statistics
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from resnet.distributed.communicator import Communicator
+from resnet.watchdog import client
 
 LONG_BYTES = 4 << 20
 NUM_LONG = 10  # With the short ones: 0.4 s at 1 Gbit/s.
 _SHORT_BYTES = 8
 _NUM_SHORT = 200
-_SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface.
 # linux/tcp.h: struct tcp_info has the bytes that were sent and acknowledged there.
 _BYTES_ACKED = 120
 _TCP_INFO_BYTES = _BYTES_ACKED + 8
@@ -32,10 +32,8 @@ _DEVICES = ("/dev/infiniband/", "/dev/hfi1", "/dev/cxi")
 class Link(NamedTuple):
     """The connection between two ranks.
 
-    Attributes:
-        ranks: The two ranks.
-        latency: Seconds that a message of 8 bytes takes.
-        bandwidth: Bytes per second in each direction, both used at the same time.
+    Its latency are the seconds that a message of 8 bytes takes, its bandwidth the bytes
+    per second in each direction, both used at the same time.
     """
 
     ranks: tuple[int, int]
@@ -50,11 +48,9 @@ def rounds(ranks: Sequence[int]) -> list[list[tuple[int, int]]]:
     time, as a training does, without two measurements at one host.
     """
     number = len(ranks)
-    if number < 2:
-        return []
     pairs = [(ranks[i], ranks[(i + 1) % number]) for i in range(number)]
-    if number == 2:
-        return [pairs[:1]]
+    if number <= 2:
+        return [pairs[:1]] if number == 2 else []
     even = number - number % 2
     parts = [pairs[0:even:2], pairs[1:even:2], pairs[even:]]
     return [part for part in parts if part]
@@ -113,8 +109,8 @@ class SentBytes:
     def since(self, earlier: "SentBytes") -> "SentBytes":
         """Returns what was sent after an earlier time."""
         return SentBytes(
-            _difference(self.tcp_bytes, earlier.tcp_bytes),
-            _difference(self.port_bytes, earlier.port_bytes),
+            Counter(self.tcp_bytes) - Counter(earlier.tcp_bytes),
+            Counter(self.port_bytes) - Counter(earlier.port_bytes),
             self.open_devices,
         )
 
@@ -125,17 +121,10 @@ def read_sent_bytes(root: Path = Path("/")) -> SentBytes:
     MPI libraries choose a transport by themselves, and take TCP without a word where
     the driver of a fabric can't be used. So this asks the kernel, not the library.
     """
-    interfaces = _interfaces_by_address()
-    tcp_bytes: dict[str, int] = {}
+    interfaces, tcp_bytes = client.interfaces(), Counter[str]()
     for address, num_bytes in _tcp_sockets():
-        name = interfaces.get(address, address)
-        tcp_bytes[name] = tcp_bytes.get(name, 0) + num_bytes
+        tcp_bytes[interfaces.get(address, address)] += num_bytes
     return SentBytes(tcp_bytes, _port_bytes(root), _open_devices(root))
-
-
-def _difference(now: Mapping[str, int], earlier: Mapping[str, int]) -> dict[str, int]:
-    changes = {name: value - earlier.get(name, 0) for name, value in now.items()}
-    return {name: change for name, change in changes.items() if change > 0}
 
 
 def _tcp_sockets() -> Iterator[tuple[str, int]]:
@@ -155,18 +144,6 @@ def _tcp_sockets() -> Iterator[tuple[str, int]]:
                 yield address.removeprefix("::ffff:"), num_bytes
 
 
-def _interfaces_by_address() -> dict[str, str]:
-    """Returns the names of the interfaces by their IPv4 addresses."""
-    names = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            with contextlib.suppress(OSError):  # An interface without an address.
-                reply = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)
-                names[socket.inet_ntoa(reply[20:24])] = name
-    return names
-
-
 def _port_bytes(root: Path) -> dict[str, int]:
     """Returns the bytes that each port has sent, as in `mlx5_0:1`."""
     ports = {}
@@ -180,11 +157,8 @@ def _port_bytes(root: Path) -> dict[str, int]:
 
 
 def _open_devices(root: Path) -> tuple[str, ...]:
-    devices = set()
-    folder = root / "proc/self/fd"
-    for name in os.listdir(folder):
-        with contextlib.suppress(OSError):
-            target = os.readlink(folder / name)
-            if target.startswith(_DEVICES):
-                devices.add(target)
-    return tuple(sorted(devices))
+    targets = set()
+    for path in (root / "proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # Closed meanwhile.
+            targets.add(os.readlink(path))
+    return tuple(sorted(name for name in targets if name.startswith(_DEVICES)))

@@ -12,7 +12,7 @@ from resnet.config.config import Config
 from resnet.evaluation.evaluator import Evaluator, Result
 from resnet.evaluation.precise_bn import PreciseBN
 from resnet.metrics.run_log import RunLog
-from resnet.optim.train_state import TrainState, averaged_batch_norm
+from resnet.optim.train_state import TrainState, averaged_over_ranks
 from resnet.runtime.job import Job, Run
 
 # The weights that may be evaluated, and the kind of the metrics line of each.
@@ -70,7 +70,8 @@ class Evaluations:
         assert self._evaluator is not None  # noqa: S101 - `is_due` has checked it.
         state, results = self._state, {}
         num_ranks = self._communicator.num_ranks
-        with log.progress.paused(), averaged_batch_norm(state, self._communicator):
+        averages = state.batch_norm_averages
+        with log.progress.paused(), averaged_over_ranks(averages, self._communicator):
             for name in weights_in_turn(
                 state, weights_of(state), self._precise_bn, num_ranks
             ):

@@ -340,7 +340,7 @@ def sums_of_batch(
     columns = (
         in_top(logits, labels, 1),
         in_top(logits, labels, 5),
-        losses.without_mixing(logits, labels, phase),
+        losses.of_examples(logits, labels, phase),
         tf.ones_like(labels),
     )
     counted = [tf.boolean_mask(tf.cast(column, tf.float64), mask) for column in columns]

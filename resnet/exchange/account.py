@@ -1,5 +1,6 @@
 """What an exchange of gradients costs: bytes, what is left out, and time."""
 
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,8 +14,8 @@ class Traffic(NamedTuple):
     """The bytes of one rank's gradients in a step, without Horovod's own messages.
 
     Attributes:
-        message_bytes: Bytes of the rank's coded gradients; of its gradients themselves
-            where they aren't compressed. They don't depend on how they are sent.
+        message_bytes: Bytes of the rank's coded gradients, however they are sent; of
+            its gradients themselves where they aren't compressed.
         bytes_sent: Bytes that the rank sends; 0 on one rank.
         num_dense: Number of compressed vectors whose messages are dense, since coded
             ones would be longer.
@@ -32,21 +33,15 @@ class Traffic(NamedTuple):
 
     def plus(self, other: "Traffic") -> "Traffic":
         """Returns the traffic of both."""
-        return Traffic(
-            self.message_bytes + other.message_bytes,
-            self.bytes_sent + other.bytes_sent,
-            self.num_dense + other.num_dense,
-        )
+        return Traffic(*map(operator.add, self, other))
 
     @classmethod
     def of_messages(
         cls, coded: Sequence[tf.Tensor], sent: Sequence[tf.Tensor]
     ) -> "Traffic":
-        """Returns the traffic of messages.
+        """Returns the traffic of this rank's messages, uint8.
 
-        Args:
-            coded: This rank's messages, uint8.
-            sent: Bytes that this rank sends for parts of them, int64.
+        `sent` are the bytes that it sends for parts of them, int64.
         """
         num_bytes = tf.add_n([tf.size(message, tf.int64) for message in coded])
         is_dense = [messages.is_dense(message) for message in coded]
@@ -57,17 +52,15 @@ class ExchangeAccount(NamedTuple):
     """The cost of an exchange on one rank: float64 scalars in a graph, later floats.
 
     Attributes:
-        message_bytes: As in `Traffic`.
-        bytes_sent: As in `Traffic`.
-        num_dense: As in `Traffic`.
+        message_bytes, bytes_sent, num_dense: As in `Traffic`.
         compression_error: Euclidean norm of the residuals, divided by that of
             what was to be sent (with error feedback, the gradients plus what earlier
             messages lacked); 0 without compression.
         exposed_seconds: Seconds from this rank's last gradient to the last mean
-            gradient. That is the time of the exchange which the backward pass doesn't
-            cover: coding, sending, waiting for slower ranks, and decoding. With Muon
-            it contains the orthogonalizations of the gradients that arrive first,
-            which hide a part of the exchange.
+            gradient: the time of the exchange which the backward pass doesn't cover, of
+            coding, sending, waiting for slower ranks, and decoding. With Muon it
+            contains the orthogonalizations of the gradients that arrive first, which
+            hide a part of the exchange.
     """
 
     message_bytes: Any
@@ -86,11 +79,8 @@ def measure_exchange(
 ) -> ExchangeAccount:
     """Returns the account of an exchange; to be called inside the graph of a step.
 
-    Nothing waits for what it adds to the graph.
-
-    Args:
-        vectors: For compressed gradients the vectors that were to be sent, float32.
-        left: What the messages of these vectors lack, float32.
+    Nothing waits for what it adds to the graph. Of compressed gradients `vectors` were
+    to be sent, and their messages lack `left`, float32.
     """
     # Each timestamp has its own control inputs. TensorFlow also keeps the order of
     # stateful ops: a stateful op that is made between the two would disturb them.
@@ -99,8 +89,12 @@ def measure_exchange(
     with tf.control_dependencies(means):
         exchanged_at = tf.timestamp()
     error = tf.constant(0.0)
-    if vectors:
-        error = tf.sqrt(tf.math.divide_no_nan(_energy(left), _energy(vectors)))
+    if vectors:  # By halves of the sums of squares, in one pass each.
+        energy, total = (
+            tf.add_n([tf.nn.l2_loss(tensor) for tensor in tensors])
+            for tensors in (left, vectors)
+        )
+        error = tf.sqrt(tf.math.divide_no_nan(energy, total))
     return ExchangeAccount(
         message_bytes=tf.cast(traffic.message_bytes, tf.float64),
         bytes_sent=tf.cast(traffic.bytes_sent, tf.float64),
@@ -108,8 +102,3 @@ def measure_exchange(
         compression_error=tf.cast(error, tf.float64),
         exposed_seconds=tf.maximum(exchanged_at - computed_at, 0.0),
     )
-
-
-def _energy(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns half of the sum of squares, in one pass without temporary tensors."""
-    return tf.add_n([tf.nn.l2_loss(tensor) for tensor in tensors])

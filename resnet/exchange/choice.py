@@ -34,23 +34,27 @@ class Interconnect(NamedTuple):
     latency: float
     bandwidth: float
 
-    def seconds_of_allgather(self, message_bytes: int, num_ranks: int) -> float:
-        """Returns the time of an all-gather of R ranks' messages, R - 1 messages."""
-        sent = plan.sent_by_allgather(message_bytes, num_ranks)
-        return (num_ranks - 1) * self.latency + sent / self.bandwidth
+    def seconds(self, message_bytes: int, num_ranks: int) -> dict[str, float]:
+        """Returns the time of either exchange of R ranks' messages.
 
-    def seconds_of_slices(self, message_bytes: int, num_ranks: int) -> float:
-        """Returns the time of an exchange in slices, 2 (R - 1) messages."""
-        sent = plan.sent_by_slices(message_bytes, num_ranks)
-        return 2 * (num_ranks - 1) * self.latency + sent / self.bandwidth
+        An all-gather is R - 1 messages, and one in slices twice as many.
+        """
+        sent = {
+            "allgather": plan.sent_by_allgather(message_bytes, num_ranks),
+            "sliced": plan.sent_by_allreduce(message_bytes, num_ranks),
+        }
+        return {
+            name: count * (num_ranks - 1) * self.latency + sent[name] / self.bandwidth
+            for name, count in (("allgather", 1), ("sliced", 2))
+        }
 
 
 def choose(settings: CompressionSettings, communicator: Communicator) -> str:
     """Returns the exchange of a run, the same on all ranks.
 
-    "auto" becomes "allgather" or "sliced", by a measurement of the network. It stays
-    "auto" where no messages are exchanged. On two ranks, which send as many bytes both
-    ways, and on one it becomes "allgather".
+    "auto" becomes "allgather" or "sliced", by a measurement of the network; on up to
+    two ranks, which send as many bytes both ways, "allgather". It stays "auto" where no
+    messages are exchanged.
     """
     has_messages = (
         settings.compress != "none" and not METHODS[settings.method].is_summed
@@ -62,22 +66,15 @@ def choose(settings: CompressionSettings, communicator: Communicator) -> str:
         return "allgather"
     network = measure(communicator)
     message_bytes = bytes_of_bucket(settings)
-    seconds = {
-        "allgather": network.seconds_of_allgather(message_bytes, num_ranks),
-        "sliced": network.seconds_of_slices(message_bytes, num_ranks),
-    }
+    seconds = network.seconds(message_bytes, num_ranks)
     chosen = min(seconds, key=lambda name: seconds[name])
     if communicator.rank == 0:
         logging.info(
-            "exchange %s: for the messages of %d values an all-gather is predicted to"
-            " take %.3g ms and slices %.3g ms, with a latency of %.3g us and %.3g"
-            " Gbit/s a rank",
-            chosen,
-            BUCKET_VALUES,
-            1e3 * seconds["allgather"],
-            1e3 * seconds["sliced"],
-            1e6 * network.latency,
-            8e-9 * network.bandwidth,
+            f"exchange {chosen}: for the messages of {BUCKET_VALUES} values an"
+            f" all-gather is predicted to take {1e3 * seconds['allgather']:.3g} ms and"
+            f" slices {1e3 * seconds['sliced']:.3g} ms, with a latency of"
+            f" {1e6 * network.latency:.3g} us and {8e-9 * network.bandwidth:.3g} Gbit/s"
+            " a rank"
         )
     return chosen
 

@@ -26,14 +26,6 @@ def sent_by_allgather(message_bytes: int, num_ranks: int) -> int:
     return (num_ranks - 1) * message_bytes
 
 
-def sent_by_slices(message_bytes: int, num_ranks: int) -> int:
-    """Returns the bytes that a rank sends where each sums up one slice of all messages.
-
-    As by an all-reduce, if the slices are coded as densely as the whole.
-    """
-    return sent_by_allreduce(message_bytes, num_ranks)
-
-
 def describe(
     settings: CompressionSettings, shapes: Sequence[Sequence[int]], num_ranks: int
 ) -> str:
@@ -68,13 +60,10 @@ def _sent(
     dense: int,
     num_ranks: int,
 ) -> str:
-    """Returns which exchange is used, and what each rank sends.
+    """Returns which exchange is used, and what each rank, of at least 2, sends.
 
-    Args:
-        coded: Bytes of a rank's coded gradients; None if they depend on the gradients.
-        whole: Bytes of those among them that an all-reduce sums up as they are
-            (`dense_below`).
-        num_ranks: Number of ranks, at least 2.
+    `coded` are the bytes of a rank's coded gradients, None if they depend on these, and
+    `whole` the bytes among them that an all-reduce sums up as they are (`dense_below`).
     """
     dense_sent = sent_by_allreduce(dense, num_ranks)
     instead = f"instead of {_megabytes(dense_sent)} without compression (all-reduce)"
@@ -100,14 +89,17 @@ def _sent(
 def _sent_by(
     exchange: str, coded: int | None, whole: int, dense_sent: int, num_ranks: int
 ) -> str:
-    """Returns what each rank sends by an exchange of messages, and whole beside it."""
+    """Returns what each rank sends by an exchange of messages, and whole beside it.
+
+    With slices, as by an all-reduce, if they are coded as densely as the whole.
+    """
     ranks = f"each of {num_ranks:,} ranks sends"
     if coded is None:
         factor: float = num_ranks - 1
         if exchange == "sliced":
             factor = 2 * (num_ranks - 1) / num_ranks
         return f"{ranks} {factor:.3g} times its message"
-    sent_by = {"allgather": sent_by_allgather, "sliced": sent_by_slices}
+    sent_by = {"allgather": sent_by_allgather, "sliced": sent_by_allreduce}
     sent = sent_by[exchange](coded - whole, num_ranks)
     sent += sent_by_allreduce(whole, num_ranks)
     more = ", which is more," if sent > dense_sent else ""

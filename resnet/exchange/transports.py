@@ -4,7 +4,6 @@ They know codecs and no methods. A transport returns the mean over ranks of what
 ranks send, the same on all ranks.
 """
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,13 +28,9 @@ _MOST_BYTES = 2**31 - 1  # Horovod calls MPI_Allgatherv, which has 32-bit counts
 
 
 class Means(NamedTuple):
-    """The result of an exchange of vectors.
+    """Of each vector, `[n]` float32: its mean over ranks, and what this didn't send.
 
-    Attributes:
-        means: Mean over ranks of what was sent of each vector, `[n]` float32 each, the
-            same on all ranks.
-        left: What this rank has not sent of each of its own vectors, `[n]` float32.
-        traffic: The bytes of it.
+    The means are of what was sent, and the same on all ranks. `traffic` has the bytes.
     """
 
     means: list[tf.Tensor]
@@ -58,12 +53,9 @@ class Transport:
         settings: CompressionSettings,
         seed: int,
     ) -> None:
-        """Prepares the exchange.
+        """Prepares the exchange of vectors, by the shapes of their gradients.
 
-        Args:
-            shapes: Shape of the gradient in each vector by its name, the same on all
-                ranks.
-            seed: Seed of the random numbers that the methods draw.
+        `seed` is that of the random numbers that the methods draw.
 
         Raises:
             AgreedError: On all ranks, if the settings don't fit the shapes or a host.
@@ -88,10 +80,7 @@ class Transport:
     ) -> Means:
         """Returns the means over ranks; to be called inside the graph of a step.
 
-        Args:
-            vectors: The vectors of this rank, `[n]` float32 each.
-            step: Number of the step, an int64 scalar.
-            ratio: Fraction of the values to keep (`Context.ratio`).
+        The number of the step is an int64 scalar; `ratio` is that of `Context`.
         """
         raise NotImplementedError
 
@@ -105,42 +94,36 @@ class Transport:
         state: tf.Variable | None = None,
     ) -> Context:
         """Returns what the codec may use for the vector of a number."""
-        stream = tf.stack([self._seed, tf.constant(number, tf.int64), step, self._rank])
-        mean = functools.partial(self._mean, name)
-        return Context(self._settings, shape, stream, ratio, state, mean)
 
-    def _mean(self, name: str, tensor: tf.Tensor, part: str) -> tf.Tensor:
-        names = [f"compressed/{name}{part}"]
-        (mean,) = self._collectives.allreduce_mean([tensor], names)
-        return mean
+        def mean(tensor: tf.Tensor, part: str) -> tf.Tensor:
+            names = [f"compressed/{name}{part}"]
+            return self._collectives.allreduce_mean([tensor], names)[0]
+
+        stream = tf.stack([self._seed, tf.constant(number, tf.int64), step, self._rank])
+        return Context(self._settings, shape, stream, ratio, state, mean)
 
 
 class AllReduce(Transport):
     """Sums what the ranks send on its way."""
 
     def _prepare(self) -> None:
-        self._states: dict[str, tf.Variable] = {}
+        self._prefix = f"{self._settings.method}/"
         for number, (name, shape) in enumerate(self._shapes.items()):
-            if self._codec.state is None:
-                continue
-            state = self._codec.state(self._settings, name, shape, [self._seed, number])
+            seed = [self._seed, number]
+            state = self._codec.state(self._settings, name, shape, seed)
             if state is not None:
-                self._states[name] = state
-        self.rank_variables = {
-            f"{self._settings.method}/{name}": state
-            for name, state in self._states.items()
-        }
+                self.rank_variables[self._prefix + name] = state
         sizes = (num_bytes(self._settings, shape) for shape in self._shapes.values())
         self._num_bytes = sum(sizes)
 
     def __call__(
         self, vectors: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any
     ) -> Means:
-        """Returns the means over ranks, as `Transport` says."""
+        """Returns the means, as `Transport` says."""
         assert self._codec.average is not None  # noqa: S101
         means, left = [], []
         for number, (name, shape) in enumerate(self._shapes.items()):
-            state = self._states.get(name)
+            state = self.rank_variables.get(self._prefix + name)
             context = self._context(number, name, shape, step, ratio, state)
             mean, rest = self._codec.average(vectors[number], context)
             means.append(mean)
@@ -177,7 +160,7 @@ class Gather(Transport):
     def __call__(
         self, vectors: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any
     ) -> Means:
-        """Returns the means over ranks, as `Transport` says."""
+        """Returns the means, as `Transport` says."""
         encoded: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
         means: dict[int, tf.Tensor] = {}
         sent = []
@@ -200,8 +183,7 @@ class Gather(Transport):
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Returns the means of a bucket's vectors, and the bytes that this rank sends.
 
-        Args:
-            coded: The messages of its vectors, uint8.
+        `coded` are the messages of its vectors, uint8.
         """
         del step, ratio
         message = tf.concat(coded, axis=0)
@@ -264,7 +246,7 @@ class Slices(Gather):
                 self.rank_variables[f"slice_residual/{number}"] = residual
 
     def _bytes_gathered(self, bucket: Sequence[int]) -> int:
-        """Returns the bytes of all ranks' slices, which together are one message."""
+        # The slices of all ranks together are one message.
         return super()._bytes_gathered(bucket) // self._num_ranks
 
     def _mean_of_bucket(
@@ -276,8 +258,7 @@ class Slices(Gather):
         message = self._message_of_slice(number, received, step, ratio)
         gathered = self._collectives.allgather(message, f"{name}/slice")
         sizes = [size for pieces in of_ranks if (size := _num_values(pieces))]
-        decoded = messages.decode_mean(gathered, sizes, 1)
-        whole = decoded[0] if len(decoded) == 1 else tf.concat(decoded, axis=0)
+        whole = tf.concat(messages.decode_mean(gathered, sizes, 1), axis=0)
         means = tf.split(whole, [self._sizes[vector] for vector in bucket])
         return means, bytes_sent + self._bytes_to_all(message)
 
@@ -299,13 +280,9 @@ class Slices(Gather):
                 for piece in pieces
                 if piece.vector == vector
             ]
-            if len(sizes) == 1:
-                cut.append(message)
-                lengths.append(tf.size(message)[tf.newaxis])
-            else:
-                pieces_of_vector, lengths_of_pieces = messages.cut(message, sizes)
-                cut.append(pieces_of_vector)
-                lengths.append(lengths_of_pieces)
+            pieces_of_vector, lengths_of_pieces = messages.cut(message, sizes)
+            cut.append(pieces_of_vector)
+            lengths.append(lengths_of_pieces)
         receivers = [rank for rank, pieces in enumerate(of_ranks) for _ in pieces]
         bytes_of_rank = tf.math.unsorted_segment_sum(
             tf.concat(lengths, axis=0), tf.constant(receivers), len(of_ranks)
@@ -325,7 +302,7 @@ class Slices(Gather):
             return tf.zeros([0], tf.uint8)
         sizes = [piece.size for piece in pieces]
         means = messages.decode_mean(received, sizes, self._num_ranks)
-        values = means[0] if len(means) == 1 else tf.concat(means, axis=0)
+        values = tf.concat(means, axis=0)
         residual = self.rank_variables.get(f"slice_residual/{number}")
         if residual is not None:
             values += residual
@@ -336,12 +313,7 @@ class Slices(Gather):
 
 
 class Piece(NamedTuple):
-    """The part of a vector that is in one slice.
-
-    Attributes:
-        vector: Number of the vector in its bucket.
-        size: Number of values.
-    """
+    """The part of a vector that is in one slice: its number in the bucket, and size."""
 
     vector: int
     size: int
@@ -355,9 +327,6 @@ def slices_of(
     The slices are equal parts of all vectors together, whatever the sizes of these,
     except that pieces begin at multiples of the alignment in their vector. There are
     slices without pieces where there are too few values.
-
-    Args:
-        alignment: Number of values of which the place of each cut is a multiple.
     """
     total = sum(sizes)
     cuts = [total * number // num_slices for number in range(1, num_slices)]
@@ -402,8 +371,7 @@ def buckets(sizes: Sequence[int]) -> list[list[int]]:
 class ShortVectorsWhole(Transport):
     """Averages vectors of fewer than `dense_below` values as they are.
 
-    Biases and the variables of normalizations are few values, and matter much: of 64
-    values, 1 % is one.
+    Biases and the variables of normalizations are few values, and matter much.
 
     Source: synxlin/deep-gradient-compression, whose train.py compresses variables of
     two or more dimensions only.
@@ -425,11 +393,10 @@ class ShortVectorsWhole(Transport):
     def __call__(
         self, vectors: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any
     ) -> Means:
-        """Returns the means over ranks, as `Transport` says."""
+        """Returns the means, as `Transport` says."""
         means, left = list(vectors), [tf.zeros_like(vector) for vector in vectors]
-        traffic = Traffic.of_allreduce(
-            sum(self._sizes[number] for number in self._short), self._num_ranks
-        )
+        num_values = sum(self._sizes[number] for number in self._short)
+        traffic = Traffic.of_allreduce(num_values, self._num_ranks)
         of_short = self._collectives.allreduce_mean(
             [vectors[number] for number in self._short],
             [f"whole/{self._names[number]}" for number in self._short],
@@ -438,10 +405,8 @@ class ShortVectorsWhole(Transport):
             means[number] = mean
         if self._transport:
             others = self._transport([vectors[i] for i in self._long], step, ratio)
-            for number, mean, rest in zip(
-                self._long, others.means, others.left, strict=True
-            ):
-                means[number], left[number] = mean, rest
+            for index, number in enumerate(self._long):
+                means[number], left[number] = others.means[index], others.left[index]
             traffic = traffic.plus(others.traffic)
         return Means(means, left, traffic)
 

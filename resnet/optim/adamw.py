@@ -5,7 +5,7 @@ square = beta2 * square + (1 - beta2) * gradient^2
 mean = velocity / bias_correction1                                      (plain)
 mean = (momentum * velocity + (1 - momentum) * gradient)
     / (momentum * bias_correction1 + 1 - momentum)                      (Nesterov)
-variable = (1 - learning_rate * weight_decay) * variable
+variable = (1 - learning_rate * decay) * variable
     - learning_rate * mean / (sqrt(square / bias_correction2) + epsilon)
 
 where the bias corrections are what the first two lines make of gradients of 1. With a
@@ -55,7 +55,7 @@ def update(group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings)
             correction1 = beta1 * correction1 + (1 - beta1)
         size = tf.sqrt(mean_square / correction2) + group.config.adam_epsilon
         change = (rate / correction1) * mean / size
-        kept = 1 - rate * settings.weight_decay if has_decay else 1.0
+        kept = 1 - rate * settings.decay if has_decay else 1.0
         variable.assign(kept * variable - change)
     return 0
 

@@ -78,8 +78,8 @@ def velocities(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Variable]:
 def balanced(costs: Sequence[float], num_parts: int) -> list[list[int]]:
     """Returns the indices of some costs in parts, whose sums are about equal.
 
-    The largest cost is distributed first, each to the part with the smallest sum so
-    far. The largest sum is at most 4/3 of the least that is possible.
+    The largest cost goes first, each to the part with the smallest sum so far. The
+    largest sum is at most 4/3 of the least that is possible.
 
     Source: Graham 1969, "Bounds on multiprocessing timing anomalies", theorem 3.
     """

@@ -1,7 +1,7 @@
 """LARS: momentum with a learning rate for each layer, relative to its weights.
 
-trust = coefficient * |variable| / (|gradient| + weight_decay * |variable|)
-velocity = momentum * velocity + trust * (gradient + weight_decay * variable)
+trust = coefficient * |variable| / (|gradient| + decay * |variable|)
+velocity = momentum * velocity + trust * (gradient + decay * variable)
 variable = variable - learning_rate * velocity
 
 with the 2-norms of each variable and its gradient; where one of them is 0, trust is 1.
@@ -24,37 +24,25 @@ from resnet.optim.groups import Group, Rule, velocities
 
 def update(group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings) -> int:
     """Updates a group (`Rule.update`)."""
-    scaled = [
-        _scaled(group.config.trust_coefficient, variable, gradient, settings)
-        if decays
-        else gradient
-        for variable, gradient, decays in zip(
-            group.variables, gradients, group.decays, strict=True
+    scaled, decay = list(gradients), settings.decay
+    for number, (variable, gradient, decays) in enumerate(
+        zip(group.variables, gradients, group.decays, strict=True)
+    ):
+        if not decays:
+            continue
+        weight_norm, gradient_norm = norms.norm(variable), norms.norm(gradient)
+        scaled_norm = group.config.trust_coefficient * weight_norm
+        trust = tf.where(
+            (weight_norm > 0) & (gradient_norm > 0),
+            scaled_norm / (gradient_norm + decay * weight_norm),
+            1.0,
         )
-    ]
-    return momentum.update(group, scaled, settings._replace(weight_decay=0.0))
+        scaled[number] = trust * (gradient + decay * variable)
+    return momentum.update(group, scaled, settings._replace(decay=0.0))
 
 
-def _scaled(
-    coefficient: float,
-    variable: tf.Variable,
-    gradient: tf.Tensor,
-    settings: StepSettings,
-) -> tf.Tensor:
-    """Returns the gradient with its weight decay, times the trust."""
-    weight_decay = settings.weight_decay
-    weight_norm, gradient_norm = norms.norm(variable), norms.norm(gradient)
-    trust = tf.where(
-        (weight_norm > 0) & (gradient_norm > 0),
-        coefficient * weight_norm / (gradient_norm + weight_decay * weight_norm),
-        1.0,
-    )
-    return trust * (gradient + weight_decay * variable)
-
-
-def _decays(name: str, shape: Sequence[int]) -> bool:
-    del shape
-    return not name.endswith(("/bias", "/gamma", "/beta"))
-
-
-RULE = Rule(update, velocities, decays=_decays)
+RULE = Rule(
+    update,
+    velocities,
+    decays=lambda name, _: not name.endswith(("/bias", "/gamma", "/beta")),
+)

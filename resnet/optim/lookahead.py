@@ -29,14 +29,13 @@ class Lookahead:
     """
 
     def __init__(self, variables: Sequence[tf.Variable], config: Config) -> None:
-        """Copies the variables."""
         self.slow = [tf.Variable(variable) for variable in variables]
         self._variables = list(variables)
         self._config = config
         self._exchange = tf.function(self._exchange_in_graph, autograph=False)
 
     def begin(self) -> None:
-        """Sets the slow copies to the present values."""
+        """Sets the slow copies to the present weights."""
         for slow, variable in zip(self.slow, self._variables, strict=True):
             slow.assign(variable)
 

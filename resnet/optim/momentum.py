@@ -5,10 +5,10 @@ direction = velocity                                   (plain)
 direction = gradient + nesterov_momentum * velocity    (Nesterov)
 variable = variable - learning_rate * direction
 
-with the factors of `StepSettings`. For variables that decay, `weight_decay` times the
+with the factors of `StepSettings`. For variables that decay, the decay times the
 variable is added to the gradient first. Where a group has a factor of the learning
 rate, this term is divided by the factor unless `StepSettings.decay_is_scaled`, so that
-the factor has no effect on the decay.
+the factor has no effect on it.
 
 Source: TensorFlow 1's MomentumOptimizer, with use_nesterov as in the TPU recipe;
 Sutskever et al. 2013, "On the importance of initialization and momentum".
@@ -28,7 +28,7 @@ def update(group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings)
     library = native.ops()
     if library is None:
         return update_with_stock_ops(group, gradients, settings)
-    weight_decay = _decay(group, settings)
+    decay = _decay(group, settings)
     library.resnet_momentum(
         variables=[variable.handle for variable in group.variables],
         velocities=[velocity.handle for velocity in group.slot("velocity")],
@@ -37,7 +37,7 @@ def update(group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings)
         momentum=settings.velocity_factor,
         nesterov_momentum=settings.nesterov_momentum,
         nesterov=group.config.nesterov,
-        weight_decays=[weight_decay * decays for decays in group.decays],
+        weight_decays=[decay * decays for decays in group.decays],
     )
     return 0
 
@@ -46,12 +46,12 @@ def update_with_stock_ops(
     group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings
 ) -> int:
     """Does what `update` does, with TensorFlow's own ops."""
-    weight_decay = _decay(group, settings)
+    decay = _decay(group, settings)
     for variable, velocity, gradient, decays in zip(
         group.variables, group.slot("velocity"), gradients, group.decays, strict=True
     ):
-        if decays and weight_decay:
-            gradient = gradient + weight_decay * variable
+        if decays and decay:
+            gradient = gradient + decay * variable
         direction = velocity.assign(settings.velocity_factor * velocity + gradient)
         if group.config.nesterov:
             direction = gradient + settings.nesterov_momentum * direction
@@ -62,7 +62,7 @@ def update_with_stock_ops(
 def _decay(group: Group, settings: StepSettings) -> float:
     """Returns the factor of a variable that is added to its gradient."""
     factor = 1.0 if settings.decay_is_scaled else group.rate_factor
-    return settings.weight_decay / factor
+    return settings.decay / factor
 
 
 RULE = Rule(update, velocities)

@@ -59,13 +59,9 @@ def orthogonalized_by_ranks(
 ) -> tuple[list[tf.Tensor], int]:
     """Returns the orthogonal matrices of some, and the bytes that this rank sends.
 
-    Each is computed on one rank, and all ranks get all of them. To be called inside the
-    graph.
-
-    Args:
-        matrices: Float32 matrices, the same on all ranks.
-        collectives: The ranks; None if this rank computes them all.
-        name: The name of the message among all that the ranks exchange.
+    The matrices are float32 and the same on all ranks. Each result is computed on one
+    rank, and all ranks get all of them, in a message of that name; without other ranks,
+    this one computes all. To be called inside the graph.
     """
     if collectives is None or collectives.num_ranks == 1:
         return [orthogonalized(matrix) for matrix in matrices], 0
@@ -88,16 +84,12 @@ def orthogonalized_by_ranks(
     return gathered, 4 * (message.shape[0] or 0) * (collectives.num_ranks - 1)
 
 
-def is_orthogonalized(shape: Sequence[int]) -> bool:
-    """Returns whether a variable of that shape is the kernel of a convolution."""
+def _is_convolution(shape: Sequence[int]) -> bool:
     return len(shape) == 4
 
 
 def normalization_factor(kernel: tf.Variable) -> tf.Tensor:
-    """Returns the factor that gives a kernel with n filters the norm sqrt(n).
-
-    It is 0 for a kernel of zeros.
-    """
+    """Returns the factor that gives a kernel with n filters the norm sqrt(n), or 0."""
     return tf.math.divide_no_nan(kernel.shape[-1] ** 0.5, norms.norm(kernel))
 
 
@@ -107,14 +99,11 @@ def normalize_kernels(network: keras.Model) -> None:
     The biases and moving averages of their batch normalization are scaled with them, so
     that the network computes the same, apart from the epsilon of the normalization.
     Without this, the averages of initial weights would not fit the kernels after the
-    first update.
-
-    Args:
-        network: A network whose convolutions all have batch normalization.
+    first update. All convolutions of the network have batch normalization.
     """
     for layer in network.layers:
         kernel = getattr(layer, "kernel", None)
-        if kernel is None or not (kernel.trainable and is_orthogonalized(kernel.shape)):
+        if kernel is None or not (kernel.trainable and _is_convolution(kernel.shape)):
             continue
         factor = normalization_factor(kernel.value)
         for name in ("kernel", "bias", "moving_mean"):
@@ -124,16 +113,13 @@ def normalize_kernels(network: keras.Model) -> None:
 
 
 def orthogonalized(matrix: tf.Tensor) -> tf.Tensor:
-    """Returns about U V^T for a matrix U S V^T, float32.
+    """Returns about U V^T for a float32 matrix U S V^T of known shape.
 
     Each iteration of Newton and Schulz applies a polynomial to the singular values,
     without computing them: X = P X with P = a I + b G + c G^2 and G = X X^T. As all of
     these P commute with all G, the product of the three is computed with G alone, whose
     sides are the shorter one of the matrix: G = P G P. So X is read twice instead of
     six times.
-
-    Args:
-        matrix: A matrix of known shape, float32.
     """
     a, b, c = COEFFICIENTS
     is_wide = matrix.shape[0] < matrix.shape[1]
@@ -165,10 +151,8 @@ def cost(shape: Sequence[int]) -> int:
 def product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     """Returns the product of two float32 matrices, the same bits for any threads.
 
-    It is computed as a 1x1 convolution, whose compiled op sums each value of the result
-    in one thread, so that the updates don't depend on the number of threads.
-    TensorFlow's own product, which stands in without the compiled ops, may divide sums
-    among threads.
+    As a 1x1 convolution, its compiled op sums each value of the result in one thread;
+    TensorFlow's own product, which stands in without the compiled ops, may divide sums.
     """
     library = native.convolutions(tf.float32)
     if library is None:
@@ -185,9 +169,9 @@ def product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     return images[0, 0]
 
 
-def _is_no_kernel(name: str, shape: Sequence[int]) -> bool:
-    del name
-    return not is_orthogonalized(shape)
-
-
-RULE = Rule(update, velocities, takes=is_orthogonalized, decays=_is_no_kernel)
+RULE = Rule(
+    update,
+    velocities,
+    takes=_is_convolution,
+    decays=lambda _, shape: not _is_convolution(shape),
+)

@@ -36,10 +36,9 @@ def clip_by_global_norm(
 ) -> list[tf.Tensor]:
     """Returns the tensors, scaled so that the norm of all of them is at most a limit.
 
-    Source: Pascanu et al. 2012, arXiv:1211.5063, algorithm 1.
+    Their shapes are known, and they are float32.
 
-    Args:
-        tensors: float32 tensors of known shapes.
+    Source: Pascanu et al. 2012, arXiv:1211.5063, algorithm 1.
     """
     total = tf.reduce_sum(tf.stack([square_sum(tensor) for tensor in tensors]))
     clipped, _ = tf.clip_by_global_norm(tensors, largest_norm, use_norm=tf.sqrt(total))

@@ -3,8 +3,11 @@
 import importlib
 from collections.abc import Mapping, Sequence
 
+import keras
 import tensorflow as tf
 
+from resnet.config import phases
+from resnet.config.config import Config
 from resnet.config.optimizers import OPTIMIZERS
 from resnet.config.phases import StepSettings
 from resnet.config.recipe import TrainingSettings
@@ -18,20 +21,16 @@ class Optimizer:
     Attributes:
         variables: The variables by their names, in the order of the gradients.
         decays: Whether weight decay applies to each variable.
-        slots: The state, float32, by its stored names such as `velocity/stem/kernel`.
+        slots: The state, float32, by its stored names such as `velocity/stem/kernel`;
+            zeros before the first step.
     """
 
     def __init__(
         self, variables: Mapping[str, tf.Variable], config: TrainingSettings
     ) -> None:
-        """Makes the state, which is zero before the first step.
-
-        Args:
-            config: The settings, which name the rule and have its constants.
-        """
         self.variables = dict(variables)
         self._config = config
-        self._rule = rule_of(config.optimizer)
+        self._rule = _rule_of(config.optimizer)
         self.decays = [
             has_weight_decay(name, variable.shape, config)
             for name, variable in variables.items()
@@ -41,17 +40,8 @@ class Optimizer:
     @property
     def velocities(self) -> dict[str, tf.Variable]:
         """The slots that are velocities, by their stored names."""
-        return {
-            name: slot
-            for name, slot in self.slots.items()
-            if name.startswith("velocity/")
-        }
-
-    @property
-    def decayed_variables(self) -> list[tf.Variable]:
-        """The variables that weight decay applies to."""
-        pairs = zip(self.variables.values(), self.decays, strict=True)
-        return [variable for variable, decays in pairs if decays]
+        slots = self.slots.items()
+        return {name: slot for name, slot in slots if name.startswith("velocity/")}
 
     def reset(self) -> None:
         """Sets the state to zero."""
@@ -74,53 +64,39 @@ class Optimizer:
 
         Returns:
             The bytes that this rank sends to others for it.
-
-        Raises:
-            ValueError: If there isn't one gradient and one factor for each variable.
         """
-        if len(gradients) != len(self.variables):
-            raise ValueError(
-                f"{len(gradients)} gradients, {len(self.variables)} needed"
-            )
-        return sum(
-            rule.update(group, [gradients[place] for place in group.places], settings)
-            for rule, group in self._groups(rate_factors, collectives)
-        )
-
-    def _groups(
-        self, rate_factors: Sequence[float], collectives: Collectives | None
-    ) -> list[tuple[Rule, Group]]:
-        """Returns the groups of variables that are trained, each with its rule."""
-        factors = rate_factors or [1.0] * len(self.variables)
+        names = list(self.variables)
         places: dict[tuple[Rule, float], list[int]] = {}
-        for place, (variable, factor) in enumerate(
-            zip(self.variables.values(), factors, strict=True)
+        for place, (variable, factor, _) in enumerate(
+            zip(
+                self.variables.values(),
+                rate_factors or [1.0] * len(names),
+                gradients,
+                strict=True,
+            )
         ):
             is_taken = self._rule.takes(variable.shape)
-            rule = self._rule if is_taken else rule_of("momentum")
+            rule = self._rule if is_taken else _rule_of("momentum")
             if factor:
                 places.setdefault((rule, factor), []).append(place)
-        names = list(self.variables)
-        return [
-            (
-                rule,
-                Group(
-                    places=of_group,
-                    names=[names[place] for place in of_group],
-                    variables=[self.variables[names[place]] for place in of_group],
-                    decays=[self.decays[place] for place in of_group],
-                    rate_factor=factor,
-                    slots=self.slots,
-                    config=self._config,
-                    collectives=collectives,
-                ),
+        bytes_sent = 0
+        for (rule, factor), of_group in places.items():
+            group = Group(
+                places=of_group,
+                names=[names[place] for place in of_group],
+                variables=[self.variables[names[place]] for place in of_group],
+                decays=[self.decays[place] for place in of_group],
+                rate_factor=factor,
+                slots=self.slots,
+                config=self._config,
+                collectives=collectives,
             )
-            for (rule, factor), of_group in places.items()
-        ]
+            of_rule = [gradients[place] for place in of_group]
+            bytes_sent += rule.update(group, of_rule, settings)
+        return bytes_sent
 
 
-def rule_of(name: str) -> Rule:
-    """Returns the rule of an optimizer by its name in the settings."""
+def _rule_of(name: str) -> Rule:
     rule: Rule = importlib.import_module(OPTIMIZERS[name].module).RULE
     return rule
 
@@ -134,7 +110,23 @@ def has_weight_decay(name: str, shape: Sequence[int], config: TrainingSettings) 
 
     Source: tensorflow/tpu, models/official/resnet/resnet_main.py, resnet_model_fn.
     """
-    is_of_batch_norm = name.endswith(("/gamma", "/beta"))
-    return (config.decay_batch_norm or not is_of_batch_norm) and rule_of(
-        config.optimizer
-    ).decays(name, shape)
+    if name.endswith(("/gamma", "/beta")) and not config.decay_batch_norm:
+        return False
+    return _rule_of(config.optimizer).decays(name, shape)
+
+
+def weight_penalty(model: keras.Model, config: Config, step: int) -> float:
+    """Returns the weight-decay term of the loss after some steps of a run.
+
+    It is the weight decay times half the sum of the squares of all weights that decay.
+    The published runs include it in the loss that they print. If the last of the steps
+    ended a phase, the weight decay is still that of this phase.
+    """
+    if OPTIMIZERS[config.optimizer].is_decoupled:
+        return 0.0
+    decay = phases.at(config.phases, max(step - 1, 0)).weight_decay
+    return decay * sum(
+        float(tf.nn.l2_loss(variable.value))
+        for variable in model.trainable_variables
+        if has_weight_decay(variable.path, variable.shape, config)
+    )

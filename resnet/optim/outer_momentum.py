@@ -31,7 +31,6 @@ class OuterMomentum:
     """
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
-        """Creates the velocities, and begins a round."""
         self._variables = list(variables)
         self.starts = [tf.Variable(variable) for variable in variables]
         self.velocities = [
@@ -39,11 +38,7 @@ class OuterMomentum:
         ]
 
     def begin(self, is_reset: bool) -> None:
-        """Begins a round with the present weights.
-
-        Args:
-            is_reset: Whether to set the velocities to zero.
-        """
+        """Begins a round with the present weights, and perhaps velocities of zero."""
         for start, variable in zip(self.starts, self._variables, strict=True):
             start.assign(variable)
         if is_reset:
@@ -59,13 +54,10 @@ class OuterMomentum:
     ) -> list[tf.Tensor]:
         """Returns the weights that the next round begins with; for use in the graph.
 
-        After a learning rate of 0 these are the means, and the velocities stay.
-
-        Args:
-            means: The means over ranks of the weights that the round has ended with.
-            learning_rate: The learning rate of the last step of the round.
-            frozen: Numbers of the variables that the phase doesn't train. They and
-                their velocities stay as they are.
+        `means` are the means over ranks of the weights that the round has ended with,
+        and the learning rate is that of its last step: if it is 0, they are the result,
+        and the velocities stay. Variables of the numbers in `frozen` and their
+        velocities stay as they are.
         """
         factor = phase.outer_learning_rate * learning_rate
         weights = []

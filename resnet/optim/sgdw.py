@@ -1,13 +1,13 @@
 """SGDW: momentum whose weight decay acts on the variables directly.
 
 velocity = momentum * velocity + gradient
-variable = (1 - learning_rate * weight_decay) * variable - learning_rate * velocity
+variable = (1 - learning_rate * decay) * variable - learning_rate * velocity
 
 and with Nesterov's look-ahead as in `momentum`. So the decay has the schedule of the
 learning rate, and no part in the velocity. Composer's DecoupledSGDW has the factor at
-the highest learning rate instead: weight_decay is its factor divided by this rate. A
-decay that is added to the gradient, as in `momentum`, shrinks variables
-1 / (1 - momentum) times as fast.
+the highest learning rate instead: the decay is its factor divided by this rate. One
+that is added to the gradient, as in `momentum`, shrinks variables 1 / (1 - momentum)
+times as fast.
 
 Source: Loshchilov and Hutter 2017, arXiv:1711.05101, algorithm 1; mosaicml/composer,
 composer/optim/decoupled_weight_decay.py, DecoupledSGDW.
@@ -26,9 +26,9 @@ def update(group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings)
     """Updates a group (`Rule.update`)."""
     rate = settings.learning_rate * group.rate_factor
     for variable, decays in zip(group.variables, group.decays, strict=True):
-        if decays and settings.weight_decay:
-            variable.assign((1 - rate * settings.weight_decay) * variable)
-    return momentum.update(group, gradients, settings._replace(weight_decay=0.0))
+        if decays and settings.decay:
+            variable.assign((1 - rate * settings.decay) * variable)
+    return momentum.update(group, gradients, settings._replace(decay=0.0))
 
 
 RULE = Rule(update, velocities)

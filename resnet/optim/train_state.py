@@ -1,7 +1,7 @@
 """The state of a training run between two steps: model, optimizer, EMA, step."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import keras
 import numpy as np
@@ -11,11 +11,10 @@ from resnet import models
 from resnet.config import phases, rounds
 from resnet.config.config import Config
 from resnet.config.networks import COMPUTE_DTYPES
-from resnet.config.optimizers import OPTIMIZERS
 from resnet.distributed.communicator import Communicator
 from resnet.optim import losses, muon
 from resnet.optim.lookahead import Lookahead
-from resnet.optim.optimizer import Optimizer, has_weight_decay
+from resnet.optim.optimizer import Optimizer, weight_penalty
 from resnet.optim.outer_momentum import OuterMomentum
 
 
@@ -26,16 +25,15 @@ class TrainState:
         config: The run's settings.
         step: Number of steps done.
         model: The network.
-        optimizer: The optimizer, with a momentum buffer for each trainable variable.
+        optimizer: The optimizer, with the slots of each trainable variable.
         ema: Exponential moving averages of all of the network's variables, in their
             order; empty if the settings want none.
         lookahead: The slow weights of Lookahead, for all of the network's variables in
             their order; None if the settings want none.
         rank_variables: Variables as large as the model that differ from rank to rank,
-            by their stored names; empty unless the ranks have such state. Each rank
-            saves its own. They are what an exchange of compressed gradients keeps, such
-            as the residuals of error feedback, or in a run with local SGD the
-            velocities.
+            by their stored names: what an exchange of compressed gradients keeps, such
+            as the residuals of error feedback, or the velocities of a run with local
+            SGD. Each rank saves its own.
         outer: The outer momentum of local SGD; None if no phase has one.
         losses: Mean losses of the global batches since the last log line.
         top1: The highest top-1 of the evaluations of this very state; None if it was
@@ -45,10 +43,7 @@ class TrainState:
     """
 
     def __init__(self, config: Config, model: keras.Model | None = None) -> None:
-        """Makes the state of a new run.
-
-        Args:
-            model: The network; None for a new one.
+        """Makes the state of a new run, with a new network unless one is passed.
 
         Raises:
             UserError: If `layer_rates` of a phase names layers that don't exist.
@@ -63,27 +58,24 @@ class TrainState:
         self.optimizer = Optimizer(trained, config)
         for phase in config.phases:  # Refused before the first step, and not in it.
             phases.factors_of(phase.layer_rates, self.names)
-        self.rank_variables: dict[str, tf.Variable] = {}
         self._is_local = any(phase.is_local for phase in config.phases)
-        if self._is_local:
-            self.rank_variables |= self.optimizer.velocities
+        self.rank_variables: dict[str, tf.Variable] = (
+            self.optimizer.velocities if self._is_local else {}
+        )
         self.outer: OuterMomentum | None = None
         if any(phase.outer_momentum for phase in config.phases):
             self.outer = OuterMomentum(self.trainable_variables)
         self.ema: list[tf.Variable] = []
         if config.ema_decay:
-            self.ema = [
-                tf.Variable(variable.value) for variable in self.model.variables
-            ]
+            self.ema = [tf.Variable(variable) for variable in self._variables]
         self.lookahead: Lookahead | None = None
         if config.lookahead_every:
-            own = [variable.value for variable in self.model.variables]
-            self.lookahead = Lookahead(own, config)
+            self.lookahead = Lookahead(self._variables, config)
 
     def restart_averages(self) -> None:
         """Sets the EMA and the slow weights of Lookahead to the present weights."""
-        for variable, average in zip(self.model.variables, self.ema, strict=False):
-            average.assign(variable.value)
+        for variable, average in zip(self._variables, self.ema, strict=False):
+            average.assign(variable)
         if self.lookahead is not None:
             self.lookahead.begin()
 
@@ -122,24 +114,8 @@ class TrainState:
         """
         if self.is_synchronized:
             return self.rank_variables
-        weights = zip(self.names, self.trainable_variables, strict=True)
-        return {
-            **self.rank_variables,
-            **{f"weight/{name}": variable for name, variable in weights},
-        }
-
-    def _outer_variables(self) -> dict[str, tf.Variable]:
-        if self.outer is None:
-            return {}
-        each = zip(self.names, self.outer.starts, self.outer.velocities, strict=True)
-        return {
-            f"{prefix}/{name}": variable
-            for name, start, velocity in each
-            for prefix, variable in (
-                ("outer_start", start),
-                ("outer_velocity", velocity),
-            )
-        }
+        weights = _named("weight", self.names, self.trainable_variables)
+        return {**self.rank_variables, **weights}
 
     @property
     def names(self) -> list[str]:
@@ -158,67 +134,62 @@ class TrainState:
         return [variable.value for variable in self.model.trainable_variables]
 
     @property
+    def _variables(self) -> list[tf.Variable]:
+        return [variable.value for variable in self.model.variables]
+
+    @property
+    def _slow(self) -> list[tf.Variable]:
+        return [] if self.lookahead is None else self.lookahead.slow
+
+    @property
     def batch_norm_averages(self) -> list[tf.Variable]:
         """BatchNorm's moving means and variances, which differ from rank to rank.
 
         Their EMA and Lookahead's slow copies of them are among them, if there are any.
         """
-        slow = [] if self.lookahead is None else self.lookahead.slow
-        own = [
-            variable.value
-            for variable in self.model.non_trainable_variables
-            if is_batch_norm_average(variable.path)
-        ]
-        return own + [
-            one
-            for averages in (self.ema, slow)
-            for variable, one in zip(self.model.variables, averages, strict=False)
-            if is_batch_norm_average(variable.path)
+        paths = [variable.path for variable in self.model.variables]
+        return [
+            variable
+            for variables in (self._variables, self.ema, self._slow)
+            for path, variable in zip(paths, variables, strict=False)
+            if path.endswith(("/moving_mean", "/moving_variance"))
         ]
 
     def weight_penalty(self) -> float:
         """Returns the weight-decay term of the loss, as of the last step done."""
-        return weight_penalty(self.optimizer.decayed_variables, self.config, self.step)
+        return weight_penalty(self.model, self.config, self.step)
 
     def tensors(self) -> dict[str, tf.Variable]:
         """Returns the variables that are equal on all ranks, by their stored names.
 
-        BatchNorm's moving averages are equal inside `averaged_batch_norm`, and in a
-        round of local SGD the weights inside `averaged_over_ranks`.
+        BatchNorm's moving averages, and in a round of local SGD the weights, are equal
+        inside `averaged_over_ranks`.
         """
-        return {
-            **{
-                f"model/{variable.path}": variable.value
-                for variable in self.model.variables
-            },
-            **({} if self._is_local else self.optimizer.slots),
-            **self._outer_variables(),
-            **{
-                f"ema/{variable.path}": average
-                for variable, average in zip(
-                    self.model.variables, self.ema, strict=False
-                )
-            },
-            **self._slow_weights(),
-        }
-
-    def _slow_weights(self) -> dict[str, tf.Variable]:
-        if self.lookahead is None:
-            return {}
-        each = zip(self.model.variables, self.lookahead.slow, strict=True)
-        return {f"slow/{variable.path}": slow for variable, slow in each}
+        paths = [variable.path for variable in self.model.variables]
+        tensors = _named("model", paths, self._variables)
+        if not self._is_local:
+            tensors |= self.optimizer.slots
+        if self.outer is not None:
+            tensors |= _named("outer_start", self.names, self.outer.starts)
+            tensors |= _named("outer_velocity", self.names, self.outer.velocities)
+        tensors |= _named("ema", paths, self.ema)
+        return tensors | _named("slow", paths, self._slow)
 
     @contextlib.contextmanager
     def averaged_weights(self) -> Iterator[None]:
         """Replaces the network's variables by their EMA inside the block."""
-        own = [variable.value.numpy() for variable in self.model.variables]
-        for variable, average in zip(self.model.variables, self.ema, strict=True):
-            variable.value.assign(average)
-        try:
+        with _restored_after(self._variables):
+            for variable, average in zip(self._variables, self.ema, strict=True):
+                variable.assign(average)
             yield
-        finally:
-            for variable, value in zip(self.model.variables, own, strict=True):
-                variable.value.assign(value)
+
+
+def _named(
+    prefix: str, names: Iterable[str], variables: Sequence[tf.Variable]
+) -> dict[str, tf.Variable]:
+    """Returns variables, or none, by `prefix/name`."""
+    pairs = zip(names, variables, strict=False)
+    return {f"{prefix}/{name}": variable for name, variable in pairs}
 
 
 def build_model(config: Config) -> keras.Model:
@@ -244,55 +215,24 @@ def build_model(config: Config) -> keras.Model:
     )
 
 
-def weight_penalty(
-    variables: Sequence[tf.Variable], config: Config, step: int
-) -> float:
-    """Returns the weight-decay term of the loss after some steps of a run.
-
-    If the last of these steps ended a phase, the weight decay is still that of this
-    phase.
-    """
-    if OPTIMIZERS[config.optimizer].is_decoupled:
-        return 0.0
-    weight_decay = phases.at(config.phases, max(step - 1, 0)).weight_decay
-    return losses.weight_penalty(variables, weight_decay)
-
-
-def decayed_variables(model: keras.Model, config: Config) -> list[tf.Variable]:
-    """Returns the variables of a network that weight decay applies to in a run."""
-    return [
-        variable.value
-        for variable in model.trainable_variables
-        if has_weight_decay(variable.path, variable.shape, config)
-    ]
-
-
-def is_batch_norm_average(name: str) -> bool:
-    """Returns whether the variable of that name is a moving average of BatchNorm."""
-    return name.endswith(("/moving_mean", "/moving_variance"))
-
-
-@contextlib.contextmanager
-def averaged_batch_norm(
-    state: TrainState, communicator: Communicator
-) -> Iterator[None]:
-    """Replaces BatchNorm's averages by their mean over all ranks inside the block.
-
-    Evaluation and checkpoints need the same network on all ranks. Afterwards each rank
-    has its own averages again, so that the training doesn't depend on when it was
-    evaluated or saved.
-    """
-    with averaged_over_ranks(state.batch_norm_averages, communicator):
-        yield
-
-
 @contextlib.contextmanager
 def averaged_over_ranks(
     variables: Sequence[tf.Variable], communicator: Communicator
 ) -> Iterator[None]:
-    """Replaces variables by their mean over all ranks inside the block."""
+    """Replaces variables by their mean over all ranks inside the block.
+
+    Evaluation and checkpoints need the same network on all ranks. Afterwards each rank
+    has its own values again, so that the training doesn't depend on when it was
+    evaluated or saved.
+    """
+    with _restored_after(variables):
+        communicator.allreduce_mean(variables)
+        yield
+
+
+@contextlib.contextmanager
+def _restored_after(variables: Sequence[tf.Variable]) -> Iterator[None]:
     own = [variable.numpy() for variable in variables]
-    communicator.allreduce_mean(variables)
     try:
         yield
     finally:
@@ -307,11 +247,7 @@ def flatten(variables: Sequence[tf.Variable]) -> np.ndarray:
 
 
 def assign_flat(variables: Sequence[tf.Variable], values: np.ndarray) -> None:
-    """Assigns the values that `flatten` returns, cast to the variables' dtypes.
-
-    Args:
-        values: The values of all variables, `[num_values]`.
-    """
+    """Assigns the values that `flatten` returns, cast to the variables' dtypes."""
     ends = np.cumsum([variable.shape.num_elements() for variable in variables])
     parts = np.split(values, ends)[:-1]
     for variable, part in zip(variables, parts, strict=True):

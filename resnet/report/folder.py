@@ -18,7 +18,7 @@ from resnet.evaluation import prediction_file
 from resnet.evaluation.prediction_file import Predictions
 from resnet.metrics import jsonl
 from resnet.metrics.jsonl import Line
-from resnet.watchdog import failure_file, history
+from resnet.watchdog import history
 
 STUDY_FILE = "study.json"
 
@@ -136,7 +136,7 @@ def read(path: Path) -> RunFolder:
         lines=_lines(path / jsonl.FILE, notes),
         checkpoints=_checkpoints(path, notes),
         events=events,
-        failure=failure_file.read(path),
+        failure=history.read_failure(path),
         diverged=list(filter(None, diverged)),
         predictions=_predictions(path, notes),
         study=study,

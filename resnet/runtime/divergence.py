@@ -23,14 +23,9 @@ def check_loss(
     """Ends a run whose loss is not finite, and records the examples of the step.
 
     `model_dir/diverged-step-00000123.json` then lists the examples of each rank whose
-    own loss is not finite, by their indices in the whole split.
-
-    Args:
-        loss: Mean loss of the last step over all ranks.
-        step: Number of steps done, the last one included.
-        examples: Indices of this rank's examples in the whole split, `[local_batch]`
-            int64.
-        communicator: The ranks; each must call it.
+    own loss is not finite, by their indices in the whole split, of which `examples`,
+    `[local_batch]` int64, are this rank's. `loss` is the mean of all ranks, each of
+    which must call it, and `step` the number of steps done.
 
     Raises:
         AgreedFailure: On all ranks, if the loss is not finite.
@@ -45,19 +40,16 @@ def check_loss(
             "loss": str(local_loss),
             "examples": examples.tolist(),
         }
-    reports = [
-        report for report in communicator.allgather(own_report) if report is not None
-    ]
+    reports = [report for report in communicator.allgather(own_report) if report]
     path = model_dir / f"diverged-step-{step:08d}.json"
     if communicator.rank == 0:
         text = json.dumps({"step": step, "ranks": reports}) + "\n"
         with suppress(OSError):  # The loss matters more than a full disk.
             atomic_write_bytes(path, text.encode())
-    ranks = ", ".join(
-        f"rank {report['rank']} on {report['host']}" for report in reports[:5]
-    )
+    names = [f"rank {report['rank']} on {report['host']}" for report in reports[:5]]
     raise AgreedFailure(
-        f"the loss of step {step} is not finite on {ranks or 'the mean of all ranks'}:"
+        f"the loss of step {step} is not finite on"
+        f" {', '.join(names) or 'the mean of all ranks'}:"
         f" the training has diverged, or an input record is corrupt ({path} lists the"
         " records of this step). The last checkpoint is from before this step. Lower"
         " --peak_learning_rate or lengthen the warmup."

@@ -52,9 +52,8 @@ class _Collector(logging.Handler):
 def reported(communicator: Communicator) -> Iterator[None]:
     """Has rank 0's watchdog print the warnings of other ranks inside the block.
 
-    It prints each text once, with the names of the ranks that have logged it. Rank 0
-    prints its own as usual. Before a rank has a watchdog, its warnings are dropped and
-    its errors are printed as usual.
+    It prints each text once, with the names of the ranks that have logged it. Before a
+    rank has a watchdog, its warnings are dropped and its errors are printed as usual.
     """
     with _handlers([_Reporter(communicator)], communicator.rank):
         yield
@@ -97,26 +96,23 @@ def gathered(communicator: Communicator) -> Iterator[None]:
 def describe(reports: Sequence[tuple[str, str, Sequence[str]]]) -> list[str]:
     """Returns the warnings that rank 0 has not logged by itself.
 
-    Args:
-        reports: The host, the name of the CPU and the warnings of each rank.
+    The reports are the host, the name of the CPU and the warnings of each rank.
     """
-    hosts_of_cpu: dict[str, list[str]] = {}
-    hosts_of_message: dict[str, list[str]] = {}
+    # With dicts as ordered sets of hosts.
+    hosts_of_cpu: dict[str, dict[str, None]] = {}
+    hosts_of_message: dict[str, dict[str, None]] = {}
     for host, cpu, messages in reports:
-        hosts_of_cpu.setdefault(cpu, []).append(host)
+        hosts_of_cpu.setdefault(cpu, {})[host] = None
         for message in messages:
-            hosts_of_message.setdefault(message, []).append(host)
+            hosts_of_message.setdefault(message, {})[host] = None
     known = reports[0][2]
     warnings = [
-        f"on {first_of(dict.fromkeys(hosts))}: {message}"
+        f"on {first_of(hosts)}: {message}"
         for message, hosts in hosts_of_message.items()
         if message not in known
     ]
     if len(hosts_of_cpu) > 1:
-        cpus = (
-            f"{cpu} on {first_of(dict.fromkeys(hosts))}"
-            for cpu, hosts in hosts_of_cpu.items()
-        )
+        cpus = [f"{cpu} on {first_of(hosts)}" for cpu, hosts in hosts_of_cpu.items()]
         warnings.append(
             f"the hosts have different CPUs, and all wait for the slowest:"
             f" {'; '.join(cpus)}"

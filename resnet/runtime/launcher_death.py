@@ -29,11 +29,8 @@ def fork_rank() -> int | None:
     stop, and ends as the rank does. If the wrapper dies, so does the rank, until it
     calls `StopSignals.outlive_launcher`.
 
-    To be called before threads are started.
-
-    Returns:
-        The process id of the rank wrapper; None in a process that was not started by
-        MPICH's mpirun, and is left as it is.
+    To be called before threads are started. Returns the process id of the rank wrapper;
+    None in a process that MPICH's mpirun has not started, which is left as it is.
     """
     if not _is_under_hydra(os.environ):
         return None

@@ -24,8 +24,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 class Preempted(Exception):
     """All ranks have stopped, since one of them was asked to.
 
-    Attributes:
-        advice: A sentence about what to do next, without its full stop.
+    `advice` is a sentence about what to do next, without its full stop.
     """
 
     def __init__(
@@ -45,8 +44,7 @@ def catch_stop_signals(handler: Callable[[int, FrameType | None], None]) -> None
 def ignore_stop_signals() -> None:
     """Ignores further stop requests; to be called when the exit code is settled.
 
-    While Python ends, it replaces handlers by the default ones, and a repeated signal
-    would end the process with another exit code.
+    While Python ends, it restores the default handlers, whose exit code is another.
     """
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -87,10 +85,9 @@ class StopSignals:
     """
 
     def __init__(self, wrapper: int | None = None) -> None:
-        """Installs the handlers. To be created in the main thread.
+        """Installs the handlers; to be created in the main thread.
 
-        Args:
-            wrapper: Process id of the rank wrapper (`launcher_death`), if any.
+        `wrapper` is the process id of the rank wrapper (`launcher_death`), if any.
         """
         self.seen = ""
         self._wrapper = wrapper
@@ -114,11 +111,7 @@ class StopSignals:
 
         Without its watchdog, a rank that outlives the launcher could wait for a dead
         rank forever, and handle no signal. So a thread ends it if the watchdog has
-        ended.
-
-        Args:
-            await_end_of_watchdog: A function that returns when the watchdog has ended.
-                If a signal has stopped the watchdog, it has to continue it.
+        ended, for which the function waits; a stopped watchdog it has to continue.
         """
         if self._wrapper is None or self.seen == "SIGINT":
             return

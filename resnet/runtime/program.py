@@ -5,7 +5,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from absl import logging
 
@@ -28,12 +27,12 @@ def run(main: Main, argv: Sequence[str]) -> int:
     """Runs `main(argv, process, communicator)`, and returns the exit code.
 
     A UserError is printed as one sentence, with exit code 2. If all ranks know of it
-    (`Communicator.collective_errors`), rank 0 prints it and every rank exits by itself.
-    If only one rank knows of it, that rank prints it and aborts the job. Any other
-    exception aborts the job too, with its traceback and exit code 1. A failure that all
-    ranks know of, such as a non-finite loss, is one sentence and exit code 1.
-    Preemption is one sentence and `REQUEUE_EXIT_CODE`. Signals that ask the program to
-    stop no longer have an effect when `main` has ended.
+    (`Communicator.collective_errors`), rank 0 prints it and every rank exits by itself;
+    else the rank prints it and aborts the job. Any other exception aborts the job too,
+    with its traceback and exit code 1. A failure that all ranks know of, such as a
+    non-finite loss, is one sentence and exit code 1, preemption one and
+    `REQUEUE_EXIT_CODE`. Signals that ask the program to stop no longer have an effect
+    when `main` has ended.
     """
     try:
         process = placement.find_process_info(os.environ)
@@ -52,18 +51,14 @@ def run(main: Main, argv: Sequence[str]) -> int:
                 main(argv, process, communicator)
         finally:
             preemption.ignore_stop_signals()
-        communicator.deregister()
-        if _exits_at_once:
-            communicator.finalize()
-            _exit_at_once(0)
-        return 0
+        return _end(communicator, 0)
     except distributed.AgreedError as error:
-        return _end_all_ranks(communicator, f"error: {error}", EXIT_CODE)
+        return _end(communicator, EXIT_CODE, f"error: {error}")
     except distributed.AgreedFailure as error:
-        return _end_all_ranks(communicator, f"error: {error}", 1)
+        return _end(communicator, 1, f"error: {error}")
     except Preempted as stop:
         message = f"{stop}. {stop.advice} (exit code {REQUEUE_EXIT_CODE})."
-        return _end_all_ranks(communicator, message, REQUEUE_EXIT_CODE)
+        return _end(communicator, REQUEUE_EXIT_CODE, message)
     except UserError as error:
         communicator.abort(EXIT_CODE, f"error on rank {process.rank}: {error}")
     except Exception as error:
@@ -76,15 +71,20 @@ def run(main: Main, argv: Sequence[str]) -> int:
     return 1
 
 
-def _end_all_ranks(communicator: Communicator, message: str, exit_code: int) -> int:
+def _end(communicator: Communicator, exit_code: int, message: str = "") -> int:
     """Returns the exit code, after rank 0 has printed a message that all ranks know."""
-    if communicator.rank == 0:
-        print(message, file=sys.stderr, flush=True)
-    communicator.allgather(None)  # No rank exits before the message is printed.
+    if message:
+        if communicator.rank == 0:
+            print(message, file=sys.stderr, flush=True)
+        communicator.allgather(None)  # No rank exits before the message is printed.
     communicator.deregister()
     if _exits_at_once:
         communicator.finalize()
-        _exit_at_once(exit_code)
+        for function in reversed(_at_exit):
+            function()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)
     return exit_code
 
 
@@ -97,17 +97,7 @@ def at_exit(function: Callable[[], object]) -> None:
 def require_exit_at_once() -> None:
     """Makes the process end without Python's finalization.
 
-    With a connection to a TensorFlow server that is lost, that would wait forever: for
-    a thread of the runtime that waits for the server.
+    With a connection to a lost TensorFlow server, that would wait for it forever.
     """
     global _exits_at_once
     _exits_at_once = True
-
-
-def _exit_at_once(exit_code: int) -> NoReturn:
-    """Calls the registered functions and ends the process at once."""
-    for function in reversed(_at_exit):
-        function()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_code)

@@ -29,9 +29,8 @@ class Locked(UserError):
 class RunLock:
     """The lock of a run's folder, which rank 0 holds.
 
-    It is an flock: the kernel releases it when the process ends, however it ends, so a
-    job that died never leaves it locked. On NFS and Lustre it works between hosts as
-    far as locks of the file system do.
+    It is an flock: the kernel releases it when the process ends, however it ends. On
+    NFS and Lustre it works between hosts as far as locks of the file system do.
     """
 
     def __init__(self, model_dir: Path) -> None:
@@ -66,10 +65,8 @@ class RunLock:
             is_locked = self._descriptor is None or _is_at(self._descriptor, self._path)
         except OSError as error:
             logging.warning(
-                "it can't be checked whether %s is still locked (%s); the run"
-                " continues.",
-                self._path.parent,
-                os.strerror(error.errno or 0),
+                f"it can't be checked whether {self._path.parent} is still locked"
+                f" ({os.strerror(error.errno or 0)}); the run continues."
             )
             return
         if not is_here:
@@ -128,10 +125,9 @@ def _lock(path: Path) -> int | None:
             os.close(descriptor)
             if error.errno in _NO_LOCKS_HERE:
                 logging.warning(
-                    "the file system of %s supports no locks (%s): a second job in this"
-                    " folder would not be detected",
-                    path.parent,
-                    os.strerror(error.errno),
+                    f"the file system of {path.parent} supports no locks"
+                    f" ({os.strerror(error.errno)}): a second job in this folder would"
+                    " not be detected"
                 )
                 return None
             raise Locked(
@@ -153,10 +149,7 @@ def _lock(path: Path) -> int | None:
 
 
 def _is_at(opened: int | os.stat_result, path: Path) -> bool:
-    """Returns whether a file or folder is still at its path.
-
-    Args:
-        opened: The descriptor of the file, or what it was when it was at the path.
+    """Returns whether a file or folder, opened or as it was, is still at its path.
 
     Raises:
         OSError: If the file system can't tell.

@@ -4,8 +4,7 @@ The functions stand in the order in which a program calls them: it parses its fl
 joins the job, opens the record set (`record_sets.open_record_set`), resolves its
 settings, checks them and the shards on all ranks, starts TensorFlow on its own cores,
 opens the shards, and chooses the precision (`precision.choose`). What a user can get
-wrong is refused before TensorFlow is imported, on all ranks and with exit
-code 2.
+wrong is refused before TensorFlow is imported, on all ranks and with exit code 2.
 """
 
 import contextlib
@@ -50,14 +49,7 @@ def join_job(
 ) -> None:
     """Starts the watchdog, and checks that all ranks run the same installation.
 
-    Args:
-        process: The rank of this process and its position on the node.
-        stall_seconds: The time without progress or heartbeat, in seconds, after which
-            the watchdog aborts the job.
-        model_dir: The folder in which the watchdog reports a failure; None for no
-            report.
-        outlives_launcher: Whether this rank saves and ends by itself when the launcher
-            has died, rather than being killed.
+    The arguments are those of `WatchdogClient`.
 
     Raises:
         AgreedError: On all ranks, if the installations differ.
@@ -70,15 +62,12 @@ def join_job(
 def check_same_settings(
     what: str, record_set: RecordSet | None, settings: Any, communicator: Communicator
 ) -> None:
-    """Refuses ranks that have different data sets or settings.
+    """Refuses ranks that have different data sets (if any) or settings.
 
-    Args:
-        what: The description of what is compared, for the message.
-        record_set: The data set, or None. Its `source` may differ between ranks.
-        settings: The settings that all ranks must share; compared by their `repr`.
+    The `source` of the data set may differ; settings are compared by their `repr`.
 
     Raises:
-        AgreedError: On all ranks, if they differ.
+        AgreedError: On all ranks, if they differ, saying what.
     """
     contents = dataclasses.replace(record_set.manifest, source={}) if record_set else ""
     communicator.assert_equal_across_ranks(what, repr((contents, settings)))
@@ -124,23 +113,19 @@ def settle_placement(
 ) -> Threads:
     """Binds this rank to its cores and sets its environment; returns its threads.
 
-    To be called before TensorFlow is imported.
-
-    Args:
-        process: The rank of this process and its position on the node.
-        shares_cores: Whether this rank computes so little that it may run on all cores
-            that it may use, which the other ranks divide among themselves.
+    To be called before TensorFlow is imported. `shares_cores` says that this rank
+    computes so little that it may run on all cores that it may use, which the other
+    ranks divide among themselves.
     """
-    own_cores = physical_cores.usable()
-    seen = communicator.allgather_on_node((own_cores, shares_cores))
-    num_on_machine = max(len(seen), process.num_local_ranks)
-    if len(seen) != process.num_local_ranks:  # Simulated hosts on one machine.
-        seen = [(own_cores, shares_cores)] * process.num_local_ranks
-    cores_seen = [cores for cores, _ in seen]
-    cores = own_cores
+    own = (physical_cores.usable(), shares_cores)
+    of_ranks = communicator.allgather_on_node(own)
+    num_on_machine = max(len(of_ranks), process.num_local_ranks)
+    if len(of_ranks) != process.num_local_ranks:  # Simulated hosts on one machine.
+        of_ranks = [own] * process.num_local_ranks
+    cores, _ = own
     if not shares_cores:
-        dividing = [cores for cores, shares in seen if not shares]
-        index = sum(not shares for _, shares in seen[: process.local_rank])
+        dividing = [cores for cores, shares in of_ranks if not shares]
+        index = sum(not shares for _, shares in of_ranks[: process.local_rank])
         cores = physical_cores.of_rank(index, dividing)
     threads = placement.choose_threads(
         cores, settings.num_intra_threads, settings.num_inter_threads
@@ -150,7 +135,7 @@ def settle_placement(
         threads, settings.kmp_blocktime, hidden, os.environ, num_on_machine
     )
     placement.apply(threads, variables)
-    num_usable_cores = len({core for seen in cores_seen for core in seen})
+    num_usable_cores = len({core for cores, _ in of_ranks for core in cores})
     _log_placement(process, threads, len(cores), num_usable_cores)
     if hidden:
         logging.warning(
@@ -169,34 +154,23 @@ def _log_placement(
     The rank has `num_cores`; all ranks of the node may use `num_usable_cores`.
     """
     cores_of_node = len(physical_cores.group_by_core(range(os.cpu_count() or 1)))
+    num_ranks, num_threads = process.num_local_ranks, threads.num_intra_threads
     logging.info(
-        "%d rank(s), %d on this node on %d of its %d core(s): %d core(s) per rank,"
-        " %d intra-op and %d inter-op thread(s)",
-        process.num_ranks,
-        process.num_local_ranks,
-        num_usable_cores,
-        cores_of_node,
-        num_cores,
-        threads.num_intra_threads,
-        threads.num_inter_threads,
+        f"{process.num_ranks} rank(s), {num_ranks} on this node on {num_usable_cores}"
+        f" of its {cores_of_node} core(s): {num_cores} core(s) per rank, {num_threads}"
+        f" intra-op and {threads.num_inter_threads} inter-op thread(s)"
     )
-    if (
-        process.num_local_ranks > num_usable_cores
-        or threads.num_intra_threads > num_cores
-    ):
+    if num_ranks > num_usable_cores or num_threads > num_cores:
         logging.warning(
-            "more threads than cores on this node: %d rank(s) of %d thread(s), %d"
-            " core(s). The threads will compete for the cores.",
-            process.num_local_ranks,
-            threads.num_intra_threads,
-            num_usable_cores,
+            f"more threads than cores on this node: {num_ranks} rank(s) of"
+            f" {num_threads} thread(s), {num_usable_cores} core(s). The threads will"
+            " compete for the cores."
         )
     if num_usable_cores < cores_of_node and process.num_ranks > 1:
         logging.warning(
-            "the launcher binds the ranks to only %d of this node's %d cores. If this"
-            " is not intended, turn the binding off (such as mpirun --bind-to none)",
-            num_usable_cores,
-            cores_of_node,
+            f"the launcher binds the ranks to only {num_usable_cores} of this node's"
+            f" {cores_of_node} cores. If this is not intended, turn the binding off"
+            " (such as mpirun --bind-to none)"
         )
 
 
@@ -226,9 +200,7 @@ def _hidden(packages: Sequence[str]) -> Iterator[None]:
 def start_tensorflow(communicator: Communicator) -> None:
     """Imports TensorFlow and starts Horovod.
 
-    From then on the temporary files of this process, such as those of TensorFlow's
-    AutoGraph, are in a folder of its own (`scratch_dir`). If this build of TensorFlow
-    ignores KMP_* and OMP_*, this is logged.
+    From then on the temporary files of this process are in its `scratch_dir`.
     """
     allow_open_files()
     scratch_dir.make()
@@ -247,8 +219,7 @@ def import_tensorflow() -> None:
 
     During its import, TensorFlow 2.21 prints the same notes twice on each rank, at any
     TF_CPP_MIN_LOG_LEVEL. Only warnings and errors are passed on, except the one about a
-    missing GPU. Also in processes that no rank's environment was set for, tensors are
-    allocated by TensorFlow's own allocator.
+    missing GPU. Also outside ranks, TensorFlow's own allocator allocates tensors.
     """
     for name, value in placement.TENSOR_ALLOCATOR.items():
         os.environ.setdefault(name, value)
@@ -276,7 +247,7 @@ def open_shards(
 ) -> dict[str, "ExampleShard"]:
     """Returns the part of each split that this rank reads. Imports TensorFlow.
 
-    `shards` are the shards that each rank reads, by split, as `check_shards` returns.
+    `shards` are those that `check_shards` returns.
 
     Raises:
         AgreedError: On all ranks, if the index of a shard can't be read.

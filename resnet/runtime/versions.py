@@ -12,10 +12,7 @@ _SOURCES = (".py", ".cc", ".h")
 
 
 def describe() -> dict[str, str]:
-    """Returns the versions and digests of the installed software.
-
-    The keys are descriptions for messages, such as "version of numpy".
-    """
+    """Returns the versions and digests of the installed software, by descriptions."""
     versions = {name: _version(name) for name in PACKAGES}
     return {
         "version of Python": platform.python_version(),

@@ -22,10 +22,8 @@ def initializer(
 ) -> Callable[[], None] | None:
     """Returns a function that computes such weights of a network; None if it has none.
 
-    It reads the first 5,000 training images that the rank has, without augmentation.
-
-    Args:
-        num_parallel_calls: The number of images that are decoded at the same time.
+    It reads the first 5,000 training images that the rank has, without augmentation,
+    and decodes `num_parallel_calls` at the same time.
     """
     layers = whitening.layers_of(model)
     if not layers:

@@ -26,21 +26,15 @@ class Synchronization:
     """
 
     def __init__(self, state: TrainState, communicator: Communicator) -> None:
-        """Prepares the averages.
-
-        Args:
-            state: The state of the run, which they change.
-        """
         self._state = state
         self._communicator = communicator
         self._is_traced = False
         self._average = tf.function(self._average_in_graph, autograph=False)
 
     def __call__(self, account: ExchangeAccount) -> ExchangeAccount:
-        """Averages, if the last step done ends a round; to be called on all ranks.
+        """Averages, if the last step done ends a round; returns the cost with this.
 
-        Returns:
-            What it cost together with the averages.
+        To be called on all ranks.
         """
         state, run = self._state, self._state.config
         last = state.step - 1

@@ -12,8 +12,7 @@ from resnet.data import batches
 from resnet.data.input_pipeline import Batch, Reading
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation.evaluations import Evaluations
-from resnet.exchange.compressed import make_exchange
-from resnet.exchange.gradients import GradientExchange, LocalExchange
+from resnet.exchange.gradients import GradientExchange, LocalExchange, make_exchange
 from resnet.metrics.run_log import RunLog
 from resnet.optim.train_state import TrainState
 from resnet.runtime.divergence import check_loss
@@ -27,8 +26,8 @@ from resnet.training.train_step import TrainStep
 def train_and_evaluate(run: Run, job: Job) -> bool:
     """Trains to `config.last_step`, from the newest checkpoint if there is one.
 
-    Returns:
-        Whether the run is complete: it has done all steps, or reached `stop_at_top1`.
+    Returns whether the run is complete: it has done all steps, or reached
+    `stop_at_top1`.
 
     Raises:
         AgreedError: On all ranks, if the run's folder is removed or replaced.
@@ -52,9 +51,7 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
             raise Preempted(f"stopped before step {state.step + 1}")
         train_step = _step_of_phase(state, exchange, communicator)
         while True:
-            if evaluations.is_due:
-                _save(manager, log)  # First, since an evaluation takes long.
-                _save(manager, log, _evaluate(evaluations, manager, log))
+            evaluate_and_save(evaluations, manager, log)
             if state.step >= config.last_step or evaluations.target_is_reached:
                 break
             if phases.at(config.phases, state.step) is not train_step.phase:
@@ -83,7 +80,7 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
             is_last = state.step == config.last_step
             is_wanted = result.save_requested and state.is_synchronized
             if is_wanted or result.stop_requested or is_last or manager.is_due:
-                _save(manager, log)
+                save(manager, log)
             if result.stop_requested and not (is_last and run.validation is None):
                 manager.finish()
                 raise Preempted(f"stopped after step {state.step}, which is saved")
@@ -93,9 +90,9 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
 
 
 def _restored_state(run: Run, job: Job) -> tuple[TrainState, GradientExchange]:
-    """Returns the state of the run, and the exchange of its gradients.
+    """Returns the state of the newest checkpoint, or that before step 1.
 
-    The state is that of the newest checkpoint; without one, that before step 1.
+    And the exchange of its gradients.
     """
     config, communicator = run.config, job.communicator
     with communicator.collective_errors():
@@ -121,20 +118,24 @@ def _begin_step(
         communicator.allreduce_mean(state.batch_norm_averages)
 
 
-def _evaluate(
+def evaluate_and_save(
     evaluations: Evaluations, manager: CheckpointManager, log: RunLog
-) -> Mapping[str, Mapping[str, float]]:
-    """Returns the results of an evaluation; if it is stopped, after the save before it.
+) -> None:
+    """Evaluates, if that is due, after a save, since it takes long, and saves again.
 
     Raises:
-        AgreedError: On all ranks, if it is stopped and that save has failed.
-        Preempted: On all ranks, if it is stopped; the state is saved.
+        AgreedError: On all ranks, if a save has failed.
+        Preempted: On all ranks, if the evaluation is stopped; the state is saved.
     """
+    if not evaluations.is_due:
+        return
+    save(manager, log)
     try:
-        return evaluations.run(log)
+        results = evaluations.run(log)
     except Preempted:
         manager.finish()
         raise
+    save(manager, log, results)
 
 
 def _step_of_phase(
@@ -143,7 +144,7 @@ def _step_of_phase(
     """Returns the step of the phase that the next step of the run is in."""
     phase = phases.at(state.config.phases, state.step)
     if phase.is_local:
-        exchange = LocalExchange(communicator.collectives)
+        exchange = LocalExchange(communicator.collectives, [])
     return TrainStep(state, phase, exchange)
 
 
@@ -156,12 +157,10 @@ def _read_and_accumulate(
 ) -> tuple[Batch, np.ndarray, np.ndarray]:
     """Reads this rank's part of a global batch, micro-batch by micro-batch.
 
-    The gradients of all micro-batches except the last one are accumulated.
-
-    Returns:
-        The last micro-batch; then for all micro-batches together the places of the
-        examples among the records of the shard, int64 `[local_batch]`, and their mask,
-        bool `[local_batch]`, which is False where an example replaces a corrupt one.
+    The gradients of all micro-batches except the last one are accumulated. Returns the
+    last one; then for all together the places of the examples among the records of the
+    shard, int64 `[local_batch]`, and their mask, bool `[local_batch]`, which is False
+    where an example replaces a corrupt one.
     """
     step, num_micro_batches = state.step, state.config.accumulation_steps
     micro_batches: list[Batch] = []
@@ -185,16 +184,15 @@ def _read_and_accumulate(
     )
 
 
-def _save(
+def save(
     manager: CheckpointManager,
     log: RunLog,
     results: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
     """Flushes the metrics so far to disk, then saves the state.
 
-    Args:
-        results: The results of evaluating this very state, by the kind of their metrics
-            line; None if it was not evaluated.
+    `results` are those of evaluating this very state, by the kind of their metrics
+    line; None if it was not evaluated.
     """
     with log.progress.paused():
         log.sync()

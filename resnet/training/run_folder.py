@@ -24,7 +24,7 @@ from resnet.evaluation import prediction_file
 from resnet.metrics import jsonl
 from resnet.runtime import program
 from resnet.runtime.run_lock import Locked, RunLock
-from resnet.watchdog import failure_file, history
+from resnet.watchdog import history
 
 # Where these are "auto", a measurement at the start of the run decides.
 MEASURED_SETTINGS = ("precision", "exchange")
@@ -43,7 +43,7 @@ def prepare(config: Config) -> tuple[RunLock, dict[str, str]]:
     model_dir = Path(config.model_dir)
     make(config.model_dir)
     lock = take_lock(model_dir)
-    failure_file.remove(model_dir)
+    history.remove_failure(model_dir)
     measured = match_saved_run(config)
     set_aside_unsaved(model_dir)
     return lock, measured
@@ -106,7 +106,7 @@ def take_lock(model_dir: Path) -> RunLock:
     try:
         lock = RunLock(model_dir)
     except Locked as error:
-        failure_file.write(model_dir, str(error), is_locked=True)
+        history.write_failure(model_dir, str(error), is_locked=True)
         raise
     program.at_exit(lock.release)
     step_dirs.remove_leftovers(model_dir)

@@ -51,12 +51,6 @@ class TrainStep:
     def __init__(
         self, state: TrainState, phase: Phase, exchange: GradientExchange
     ) -> None:
-        """Prepares the step.
-
-        Args:
-            state: The state of the run, which the steps change.
-            exchange: The exchange of gradients with the other ranks.
-        """
         self.phase = phase
         self.is_traced = False
         self._state = state
@@ -77,8 +71,7 @@ class TrainStep:
     def accumulate(self, micro_batch: Batch, step: int = 0) -> None:
         """Adds up the gradients of a micro-batch that is not the last of its step.
 
-        Args:
-            step: The number of the step, from 0, on which dropout depends.
+        Dropout depends on the number of the step, from 0.
         """
         self._accumulate(micro_batch, self._dropout_key(step))
 
@@ -91,11 +84,9 @@ class TrainStep:
     ) -> StepResult:
         """Updates the variables once. Every rank must call it equally often.
 
-        Args:
-            last: The last of the equal micro-batches of this rank's part of the global
-                batch; without gradient accumulation, the only one.
-            stop_requested: Whether this rank has been asked to stop.
-            save_requested: Whether this rank asks for a checkpoint.
+        `last` is the last of the equal micro-batches of this rank's part of the global
+        batch; without gradient accumulation, the only one. Both requests are those of
+        this rank.
         """
         agreed, account = self._step(
             last,
@@ -149,12 +140,9 @@ class TrainStep:
                 (total + value) / state.config.accumulation_steps
                 for total, value in zip(self._sums, [loss, *gradients], strict=True)
             )
-        trained = (
-            place for place, factor in enumerate(self._rate_factors) if factor != 0
-        )
-        exchanged = self._exchange(
-            gradients, loss, flags, settings, last=next(trained, 0)
-        )
+        trained = [place for place, factor in enumerate(self._rate_factors) if factor]
+        last = trained[0] if trained else 0
+        exchanged = self._exchange(gradients, loss, flags, settings, last=last)
         account = exchanged.account
         if self._exchange.has_momentum:
             apply_directions(state.optimizer, exchanged.gradients, settings)
@@ -184,10 +172,7 @@ class TrainStep:
         clipping, and the graph needs no backward pass of the lowest layers.
         """
         variables = self._state.trainable_variables
-        with (
-            dropout.keyed(dropout_key, batch.examples),
-            tf.GradientTape() as tape,
-        ):
+        with dropout.keyed(dropout_key, batch.examples), tf.GradientTape() as tape:
             loss = mean_loss(self._state.model, batch, self.phase)
         gradients = tape.gradient(loss, variables)
         for place, factor in enumerate(self._rate_factors):
@@ -200,7 +185,7 @@ def mean_loss(model: keras.Model, batch: Batch, phase: Phase) -> tf.Tensor:
     """Returns the mean loss of a micro-batch in a phase, a float32 scalar."""
     logits = model(batch.images, training=not phase.freeze_batch_norm)
     return tf.reduce_mean(
-        losses.of_examples(logits, batch.labels, batch.mix_weight, phase)
+        losses.of_examples(logits, batch.labels, phase, batch.mix_weight)
     )
 
 
@@ -209,12 +194,9 @@ def apply_directions(
 ) -> None:
     """Updates the optimizer's variables by directions that contain the momentum.
 
-    To be called inside the graph of a step. The optimizer's velocities are those of the
-    weight decay alone.
-
-    Args:
-        directions: The mean directions over ranks, one for each variable of the
-            optimizer, which the learning rate is yet to multiply.
+    To be called inside the graph of a step. The mean directions over ranks, one for
+    each variable, are yet to be multiplied by the learning rate. The optimizer's
+    velocities are those of the weight decay alone.
     """
     optimizer.apply([tf.zeros_like(direction) for direction in directions], settings)
     for variable, direction in zip(
@@ -226,13 +208,9 @@ def apply_directions(
 def update_ema(
     ema: Sequence[tf.Variable], variables: Sequence[keras.Variable], decay: tf.Tensor
 ) -> None:
-    """Updates the EMA of variables; to be called inside the graph of a step.
+    """Updates the EMA of variables, or none; to be called inside the graph of a step.
 
     average = decay * average + (1 - decay) * variable
-
-    Args:
-        ema: The EMA of each variable; empty for a run without EMA.
-        decay: The EMA decay of this step, a float32 scalar.
     """
     weight_of_new = 1 - decay
     for average, variable in zip(ema, variables, strict=False):

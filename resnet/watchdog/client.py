@@ -49,7 +49,7 @@ class WatchdogClient:
         """Starts the watchdog.
 
         Args:
-            process: The rank and its position on the node.
+            process: The rank of this process.
             token: A secret of this job, the same on all ranks.
             stall_seconds: Seconds without progress after which a rank has stalled
                 (`stalls.find_stall`).
@@ -103,12 +103,9 @@ class WatchdogClient:
     def report_status(
         self, status: str, is_timed: bool, waits_for_others: bool
     ) -> None:
-        """Reports what this rank does now.
+        """Reports what this rank does now: a phrase that can follow "while".
 
-        Args:
-            status: The activity, a phrase that can follow "while", such as "reading".
-            is_timed: Whether the activity must end within the stall time.
-            waits_for_others: Whether the activity only ends when all ranks do the same.
+        It may have to end within the stall time, or only when all ranks do the same.
         """
         self._status = {
             "status": status,
@@ -126,8 +123,7 @@ class WatchdogClient:
     def report_warning(self, level: str, text: str) -> None:
         """Has the watchdog of rank 0 print a warning, with the name of this rank.
 
-        That of rank 0 only notes it, since rank 0 prints it by itself. It may be called
-        by any thread.
+        That of rank 0 only notes it, since rank 0 prints it. Any thread may call it.
         """
         message = {"warning": text, "level": level}
         # Longer ones could be torn apart by another thread's, or by a full pipe.
@@ -138,10 +134,8 @@ class WatchdogClient:
     def failed(self, text: str) -> None:
         """Reports why the job fails; afterwards this rank has to end the job.
 
-        It waits up to 10 s until the watchdog has passed the reason on and exited.
-
-        Args:
-            text: The sentence or traceback; of a long one, only the end is sent.
+        It waits up to 10 s until the watchdog has passed on the sentence or traceback,
+        of a long one the end, and exited.
         """
         last = text.encode()[-_TRACEBACK_BYTES:].decode(errors="replace")
         self._send({"failed": last})
@@ -169,14 +163,20 @@ def new_token() -> str:
 
 def own_addresses() -> list[str]:
     """Returns the IPv4 addresses of this host, that of the host name first."""
-    addresses = []
+    addresses = list(interfaces())
     with contextlib.suppress(OSError):
-        addresses.append(socket.gethostbyname(platform.node()))
+        addresses.insert(0, socket.gethostbyname(platform.node()))
+    # Loopback addresses come last.
+    return sorted(dict.fromkeys(addresses), key=lambda ip: ip.startswith("127."))
+
+
+def interfaces() -> dict[str, str]:
+    """Returns the names of the interfaces of this host by their IPv4 addresses."""
+    names = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
             with contextlib.suppress(OSError):  # An interface without an address.
                 reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-                addresses.append(socket.inet_ntoa(reply[20:24]))
-    # Loopback addresses come last.
-    return sorted(dict.fromkeys(addresses), key=lambda ip: ip.startswith("127."))
+                names[socket.inet_ntoa(reply[20:24])] = name
+    return names

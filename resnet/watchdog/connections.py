@@ -54,11 +54,8 @@ class Channel:
         except ValueError:
             return None
         are_messages = all(isinstance(message, dict) for message in messages)
-        return (
-            messages
-            if are_messages and len(self._received) < _MAX_MESSAGE_BYTES
-            else None
-        )
+        is_short = len(self._received) < _MAX_MESSAGE_BYTES
+        return messages if are_messages and is_short else None
 
     def send(self, message: Message) -> None:
         """Sends a message; does nothing if the other end is closed."""
@@ -69,11 +66,6 @@ class Channel:
         """Closes the connection."""
         if isinstance(self._file, socket.socket):
             self._file.close()
-
-
-def listen() -> socket.socket:
-    """Returns a socket of the monitor for connections to a port that is free."""
-    return socket.create_server(("", 0), backlog=4096)
 
 
 def accept(listener: socket.socket) -> Channel | None:
@@ -91,30 +83,10 @@ def greet(channel: Channel) -> None:
         os.write(channel.fileno(), _GREETING)
 
 
-def connect(monitor: Message, token: str, rank: int) -> Channel | None:
-    """Returns a connection to the monitor, at the first of its addresses that answers.
-
-    It is None if none answers. `monitor` has the `addresses` and the `port`.
-    """
-    for address in monitor["addresses"]:
-        with contextlib.suppress(OSError):
-            connection = socket.create_connection(
-                (address, monitor["port"]), CONNECT_SECONDS
-            )
-            channel = Channel(connection)
-            channel.send({"token": token, "rank": rank})
-            if connection.recv(len(_GREETING)) == _GREETING:
-                connection.setblocking(False)
-                return channel
-            connection.close()
-    return None
-
-
 class Attempts:
     """The attempts of a watchdog to connect to the monitor.
 
-    Attributes:
-        host: Name of the monitor's host.
+    `host` is the name of the monitor's host.
     """
 
     def __init__(self, monitor: Message, token: str, rank: int) -> None:
@@ -124,10 +96,19 @@ class Attempts:
         self._num_failed = 0
 
     def connect(self) -> Channel | None:
-        """Returns a connection to the monitor; None if no address answers."""
-        channel = connect(self._monitor, self._token, self._rank)
-        self._num_failed += channel is None
-        return channel
+        """Returns a connection at the first address that answers; None if none does."""
+        for address in self._monitor["addresses"]:
+            with contextlib.suppress(OSError):
+                endpoint = address, self._monitor["port"]
+                connection = socket.create_connection(endpoint, CONNECT_SECONDS)
+                channel = Channel(connection)
+                channel.send({"token": self._token, "rank": self._rank})
+                if connection.recv(len(_GREETING)) == _GREETING:
+                    connection.setblocking(False)
+                    return channel
+                connection.close()
+        self._num_failed += 1
+        return None
 
     def warning(self, name: str) -> str | None:
         """Returns a warning after the second failure, None after others.
@@ -145,10 +126,7 @@ class Attempts:
 
 
 def send_and_await_end(channel: Channel, message: Message) -> None:
-    """Sends a message to the monitor, and waits until that ends the job.
-
-    It waits for at most `CONNECT_SECONDS`.
-    """
+    """Sends a message to the monitor, and waits for a while until that ends the job."""
     channel.send(message)
     deadline = time.monotonic() + CONNECT_SECONDS
     while (left := deadline - time.monotonic()) > 0:

@@ -2,17 +2,20 @@
 
 Each line is a JSON object with `event`, `time` (seconds since 1970) and what belongs to
 the event. Unlike the metrics, no line is ever removed: a run that resumes from an older
-step keeps the failure that made it do so.
+step keeps the failure that made it do so. `failure.json` says how the last start
+failed, for programs that restart it.
 """
 
 import contextlib
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
 
-FILE = "history.jsonl"
+FILE, FAILURE_FILE = "history.jsonl", "failure.json"
+_STEP = re.compile(r"\bstep (\d+)")
 
 
 def append(model_dir: Path, event: str, **facts: Any) -> None:
@@ -44,14 +47,45 @@ def read(model_dir: Path) -> tuple[list[dict[str, Any]], int]:
         return [], 0
     events, num_unreadable = [], 0
     for text in filter(None, texts):
-        try:
+        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
             event = json.loads(text)
-            is_event = isinstance(event["event"], str)
-            is_event = is_event and isinstance(event["time"], int | float)
-        except (ValueError, TypeError, KeyError, RecursionError):
-            is_event = False
-        if is_event:
-            events.append(event)
-        else:
-            num_unreadable += 1
+            if isinstance(event["event"], str) and isinstance(
+                event["time"], int | float
+            ):
+                events.append(event)
+                continue
+        num_unreadable += 1
     return events, num_unreadable
+
+
+def write_failure(model_dir: Path, reason: str, is_locked: bool = False) -> None:
+    """Writes the reason of a failure, the step that it names, and the time.
+
+    The folder is created, since a run may fail before it has done so. Disk errors are
+    ignored. `is_locked` says that another job holds the run's lock.
+    """
+    match = _STEP.search(reason)
+    facts = {
+        "step": int(match[1]) if match else None,
+        "reason": reason,
+        "locked": is_locked,
+        "time": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+    with contextlib.suppress(OSError):
+        model_dir.mkdir(parents=True, exist_ok=True)
+        (model_dir / FAILURE_FILE).write_text(json.dumps(facts) + "\n")
+    append(model_dir, "failure", step=facts["step"], reason=reason)
+
+
+def read_failure(model_dir: Path) -> dict[str, Any] | None:
+    """Returns what `write_failure` wrote; None without a file, or an incomplete one."""
+    try:
+        return dict(json.loads((model_dir / FAILURE_FILE).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def remove_failure(model_dir: Path) -> None:
+    """Removes the file; to be called at each start."""
+    with contextlib.suppress(OSError):
+        (model_dir / FAILURE_FILE).unlink(missing_ok=True)

@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from resnet.watchdog import connections, failure_file, proc
+from resnet.watchdog import connections, history, proc
 from resnet.watchdog.connections import TOKEN_VARIABLE, Attempts, Channel, Message
 from resnet.watchdog.printing import Output, RankWarnings
 from resnet.watchdog.proc import RankProcess
@@ -62,7 +62,7 @@ class Watchdog:
         self._output = Output()
         self._warnings = RankWarnings()
         if args.rank == 0:
-            self._listener = connections.listen()
+            self._listener = socket.create_server(("", 0), backlog=4096)
             self._selector.register(self._listener, selectors.EVENT_READ)
             print(self._listener.getsockname()[1], flush=True)
 
@@ -345,7 +345,7 @@ class Watchdog:
 
     def _write_failure(self, reason: str) -> None:
         if self._args.model_dir:
-            failure_file.write(Path(self._args.model_dir), reason)
+            history.write_failure(Path(self._args.model_dir), reason)
 
     def _job_is_ending(self, kill: bool) -> None:
         self._kill_at = time.monotonic() + _ENDING_SECONDS

@@ -15,8 +15,8 @@ _MAX_LINES = 8  # At a time; further ones are counted.
 class Output:
     """Prints without waiting for a reader.
 
-    If nothing reads the output of mpirun, as after Ctrl-S in its terminal, printing
-    blocks. The watchdog must kill its rank nevertheless.
+    If nothing reads the output of mpirun, as after Ctrl-S in its terminal, the watchdog
+    must kill its rank nevertheless.
     """
 
     def __init__(self) -> None:
@@ -52,12 +52,10 @@ class _Waiting:
 class RankWarnings:
     """Collects warnings until those of other ranks with the same text have arrived.
 
-    Rank 0 prints its own warnings by itself. Another rank's warning with the same text
-    is not printed again.
+    What rank 0 has printed by itself is not printed again.
     """
 
     def __init__(self) -> None:
-        """Starts without warnings."""
         self._known: set[str] = set()
         self._waiting: dict[str, _Waiting] = {}
 

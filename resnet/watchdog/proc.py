@@ -14,12 +14,8 @@ _LIBC = ctypes.CDLL(None)  # Loaded before a fork, after which little is safe.
 def send_signal_at_parents_end(number: int, parent: int) -> None:
     """Asks the kernel to send this process a signal when its parent ends.
 
-    A stopped process (SIGSTOP) can't notice the end of its parent. The kernel sends the
-    signal nevertheless.
-
-    Args:
-        number: The number of the signal. The request persists across exec.
-        parent: The process id of the parent, which may have ended already.
+    It sends it also to a stopped process (SIGSTOP), and after an exec. The parent, by
+    its process id, may have ended already.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:
@@ -33,20 +29,22 @@ def set_process_name(name: str) -> None:
 
 def process_is_stopped(pid: int) -> bool:
     """Returns whether a process is stopped by a signal."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-    except OSError:
-        return False
+    return _stat(pid)[:1] in ([b"T"], [b"t"])
 
 
 def parent_of(pid: int) -> int | None:
     """Returns the process id of a process's parent, or None if there is no process."""
+    stat = _stat(pid)
+    return int(stat[1]) if stat else None
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Returns the state of a process, its parent, and so on; none without a process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
+            return file.read().rpartition(b")")[2].split()
     except OSError:
-        return None
+        return []
 
 
 def shared_memory() -> set[str]:
@@ -77,7 +75,6 @@ class RankProcess:
     """The process of the rank beside which a watchdog runs."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        """Prepares the monitoring of the process that a watchdog's arguments name."""
         self._args = args
         self._launcher: int | None = args.parent
         if args.outlives_launcher:  # The parent is the rank wrapper.
@@ -109,8 +106,7 @@ class RankProcess:
     def has_outlived_launcher(self) -> bool:
         """Whether it was orphaned at two ticks, and ends by itself.
 
-        After a failure the launcher kills its processes while the report of the failure
-        is on its way, which ends the rank by the second tick.
+        A launcher that ends for a failure kills the rank by the second tick.
         """
         return self._args.outlives_launcher and self._orphaned_ticks > 1
 
@@ -136,10 +132,7 @@ class RankProcess:
             os.kill(self._args.pid, signal.SIGKILL)
 
     def remove_leftovers(self) -> None:
-        """Removes the shared memory and the temporary files of a rank that was killed.
-
-        The MPI library and Python remove these only when a process exits regularly.
-        """
+        """Removes the shared memory and temporary files of a rank that was killed."""
         for path in self._args.shared_memory:
             with contextlib.suppress(OSError):
                 os.unlink(path)

@@ -19,8 +19,7 @@ from resnet.base.errors import UserError
 def path() -> Path:
     """Returns the path of the directory, in $TMPDIR or where else Python looks.
 
-    The watchdog learns it before the directory exists, so that no kill can come between
-    the two.
+    The watchdog learns it before the directory exists: no kill can come between.
 
     Raises:
         UserError: If there is no folder for temporary files.
@@ -35,9 +34,7 @@ def path() -> Path:
 
 
 def make() -> None:
-    """Creates the directory for this process's temporary files.
-
-    It is removed when Python exits.
+    """Creates the directory, which is removed when Python exits.
 
     Raises:
         UserError: If it can't be created.

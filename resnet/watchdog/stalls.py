@@ -81,9 +81,8 @@ def find_stall(
 ) -> str | None:
     """Returns a sentence that names the rank that has stalled, or None.
 
-    Args:
-        stall_seconds: Seconds for which a rank may be silent, stopped, or in the same
-            activity. An activity may take longer if earlier ones did.
+    A rank may be silent, stopped, or in the same activity for `stall_seconds`; in an
+    activity for longer if earlier ones took longer.
     """
     for peer in peers:
         if now - peer.heard_at > stall_seconds:

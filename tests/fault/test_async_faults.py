@@ -11,7 +11,7 @@ import pytest
 
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
-from resnet.watchdog import failure_file
+from resnet.watchdog import history
 from tests.fault.conftest import FLAGS, STALL_SECONDS
 from tests.fault.impatient_main import LIMIT_SECONDS
 from tests.fault.job import MPIRUN, REPOSITORY, Job
@@ -86,7 +86,7 @@ def test_a_lost_server_ends_the_job_which_resumes(start, model_dir, outcome, num
     outcome(f"{number.name} of a parameter server", job, code)
     assert code not in (0, REQUEUE_EXIT_CODE)
     assert "error: parameter server 0" in job.output
-    assert "parameter server 0" in failure_file.read(model_dir)["reason"]
+    assert "parameter server 0" in history.read_failure(model_dir)["reason"]
     assert job.leftovers(hydra_is_cut_off=True) == []
     last = saved_steps(model_dir)[-1]
     resumed = start(*ASYNC, f"--stop_after_steps={last + 5}", num_ranks=RANKS)

@@ -17,7 +17,7 @@ import pytest
 from resnet.checkpoint import tensors
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
-from resnet.watchdog import failure_file
+from resnet.watchdog import history
 from tests.fault.conftest import LARGE_CHECKPOINTS, STALL_SECONDS
 
 pytestmark = pytest.mark.fault
@@ -77,7 +77,7 @@ def test_a_rank_that_is_killed_in_a_step_is_named(start, model_dir, fails, rank)
     assert re.search(sentence, job.output), job.output
     assert job.output.count("error: rank") == 1
     assert_nothing_is_left(job, model_dir)
-    assert failure_file.read(model_dir)["step"] >= 7
+    assert history.read_failure(model_dir)["step"] >= 7
     (model_dir / ".metrics.jsonl.01234567.partial").touch()  # As of a killed rank 0.
     assert_resumes(start, model_dir)
 

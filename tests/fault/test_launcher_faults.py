@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from resnet.watchdog import failure_file, proc
+from resnet.watchdog import history, proc
 from tests.fault.conftest import STALL_SECONDS
 from tests.fault.job import Job
 
@@ -48,5 +48,5 @@ def test_a_launchers_process_that_is_killed_is_named_and_no_rank_stays(
     outcome("SIGKILL to Hydra's proxy of rank 0", job, code)
     assert code != 0
     assert processes_left(job) == []
-    reason = failure_file.read(model_dir)["reason"]
+    reason = history.read_failure(model_dir)["reason"]
     assert re.search(rf"the launcher's process {proxy} on", reason)

@@ -36,7 +36,7 @@ def check() -> None:
         test_compression_ops,
         test_convolution,
         test_normalization,
-        test_norms,
+        test_optimizers,
     )
 
     # The kernels in use have all dtypes only with AVX-512.
@@ -60,7 +60,7 @@ def check() -> None:
     test_convolution.test_the_same_call_gives_the_same_bits()
     for compression in test_compression_ops.METHODS[::3]:
         test_compression_ops.test_the_op_gives_the_bytes_of_the_reference(compression)
-    print(*test_norms.digests_of_updates(), flush=True)
+    print(*test_optimizers.digests_of_updates(), flush=True)
 
 
 for num_threads in sys.argv[1:]:

@@ -14,8 +14,12 @@ from resnet.config.resolve import resolve
 from resnet.distributed.communicator import AgreedError, Communicator
 from resnet.exchange import transports
 from resnet.exchange.codecs import CODECS, randomk
-from resnet.exchange.compressed import CompressedExchange, make_exchange
-from resnet.exchange.gradients import Exchanged, GradientExchange
+from resnet.exchange.gradients import (
+    CompressedExchange,
+    Exchanged,
+    GradientExchange,
+    make_exchange,
+)
 from tests.reference import compression as reference
 from tests.reference.compression import Stream
 

@@ -150,7 +150,7 @@ def test_the_averages_of_batch_norm_and_the_ema_follow_the_averaged_weights(
 
 
 def test_a_gradient_that_is_not_finite_is_told_to_all_ranks(communicator):
-    exchange = tf.function(LocalExchange(communicator.collectives), autograph=False)
+    exchange = tf.function(LocalExchange(communicator.collectives, []), autograph=False)
     gradient = np.float32([1, 2])
     if communicator.rank == 1:
         gradient[0] = np.nan

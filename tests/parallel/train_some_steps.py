@@ -77,7 +77,7 @@ def train(
         return np.concatenate([variable.numpy().ravel() for variable in variables])
 
     before = communicator.allgather(values(state.batch_norm_averages))
-    with train_state.averaged_batch_norm(state, communicator):
+    with train_state.averaged_over_ranks(state.batch_norm_averages, communicator):
         averaged = communicator.allgather(values(state.batch_norm_averages))
     velocities = list(state.optimizer.velocities.values())
     outcome = {

@@ -17,7 +17,7 @@ from resnet.training.train_step import StepResult, TrainStep
 
 ALONE = Communicator(ProcessInfo())
 SETTINGS = StepSettings(
-    learning_rate=0.1, velocity_factor=0.9, nesterov_momentum=0.9, weight_decay=0.01
+    learning_rate=0.1, velocity_factor=0.9, nesterov_momentum=0.9, decay=0.01
 )
 
 

@@ -18,7 +18,6 @@ from resnet.config.resolve import resolve
 from resnet.data import record_files
 from resnet.evaluation.evaluations import is_due_after
 from resnet.hardware.placement import Threads
-from resnet.metrics import progress
 from resnet.training.parameter_servers import roles, serving
 from resnet.training.parameter_servers.roles import Workers
 from resnet.training.parameter_servers.training import AsyncTraining, end_of_segment
@@ -122,22 +121,3 @@ def test_a_child_that_was_suspended_with_its_rank_is_not_lost(monkeypatch):
     finally:
         server.kill()
     assert found == ["", "", "", "", "", "has been silent for 12 s"]
-
-
-def test_saves_are_not_in_the_images_per_second(make_config, monkeypatch):
-    now = [1.0]
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    shown = progress.Progress(make_config(global_batch_size=50), 0, rank=1)
-    shown.step_done()
-
-    class Manager:
-        def save(self, results) -> None:
-            now[0] += 1000
-
-    training = AsyncTraining.__new__(AsyncTraining)
-    training._log = SimpleNamespace(sync=lambda: None, progress=shown)  # type: ignore[assignment]
-    training._manager = Manager()  # type: ignore[assignment]
-    training._save()
-    now[0] += 2
-    shown.step_done()
-    assert shown.show(2, {"loss": 1.0, "learning_rate": 0.1}) == 25.0

@@ -15,7 +15,7 @@ from launch.topology import Interface
 from resnet.base.errors import UserError
 from resnet.config.recipes import imagenet
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
-from resnet.watchdog import failure_file
+from resnet.watchdog import history
 from tests.in_process import Done, assert_refused, run
 from tests.unit import machine_trees, planning_page
 
@@ -231,7 +231,7 @@ def test_an_answer_that_is_no_report_is_named(check, tmp_path):
 def test_a_job_runs_under_the_supervisor_with_labels(check, tmp_path):
     """Although a core is busy, which is said before."""
     reports = {"a": host(), "b": host(busy_cpus=(0, 1, 5))}
-    failure = tmp_path / "m" / failure_file.FILE
+    failure = tmp_path / "m" / history.FAILURE_FILE
     failure.parent.mkdir()
     failure.touch()
     done = check(reports, None, "--run", "--seed=7", f"--model_dir={failure.parent}")

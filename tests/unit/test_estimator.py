@@ -92,7 +92,7 @@ def test_the_bytes_are_those_that_a_run_reports(num_bytes, num_ranks):
     counted = plan.sent_by_allreduce(num_bytes, num_ranks)
     assert sent == pytest.approx(counted, abs=0.5)
     sent = estimator.slices(num_bytes, num_ranks, 1).sent_bytes
-    assert sent == pytest.approx(plan.sent_by_slices(num_bytes, num_ranks), abs=0.5)
+    assert sent == pytest.approx(plan.sent_by_allreduce(num_bytes, num_ranks), abs=0.5)
 
 
 @given(num_bytes=BYTES, power=st.integers(1, 12))

@@ -18,8 +18,7 @@ from resnet.exchange import choice, plan, transports
 from resnet.exchange.account import ExchangeAccount, Traffic, measure_exchange
 from resnet.exchange.choice import Interconnect
 from resnet.exchange.codecs import CODECS
-from resnet.exchange.compressed import CompressedExchange
-from resnet.exchange.gradients import GradientExchange
+from resnet.exchange.gradients import CompressedExchange, GradientExchange
 from resnet.exchange.transports import slices_of
 from resnet.hardware.placement import ProcessInfo
 from tests.in_process import run
@@ -69,8 +68,6 @@ def test_without_compiled_ops_messages_are_refused(monkeypatch, exchange):
 def test_a_ring_sends_each_part_of_a_sum_twice():
     sent = [plan.sent_by_allreduce(1200, ranks) for ranks in (1, 2, 3, 4)]
     assert sent == [0, 1200, 1600, 1800]
-    sent = [plan.sent_by_allgather(100, ranks) for ranks in (1, 2, 4)]
-    assert sent == [0, 100, 300]
     assert Traffic.of_allreduce(300, 4) == Traffic(1200, 1800)
 
 
@@ -184,12 +181,8 @@ def test_more_bytes_than_an_all_gather_can_count_are_refused(method, most_ranks)
 
 def test_messages_of_some_megabytes_of_gradients_travel_together():
     million = 1 << 20
-    assert transports.buckets([1, 2 * million, 5, million, 7, 8]) == [
-        [5, 4, 3],
-        [2, 1],
-        [0],
-    ]
-    assert transports.buckets([4]) == [[0]]
+    buckets = transports.buckets([1, 2 * million, 5, million, 7, 8])
+    assert buckets == [[5, 4, 3], [2, 1], [0]]
 
 
 def test_slices_are_equal_parts_of_all_vectors():
@@ -237,10 +230,8 @@ def test_the_alignment_keeps_bytes_and_norms_whole():
 
 def test_the_time_is_that_of_all_messages_one_after_the_other():
     gigabit = Interconnect(latency=50e-6, bandwidth=125e6)
-    seconds = gigabit.seconds_of_allgather(125_000, 4)
-    assert seconds == pytest.approx(3 * (50e-6 + 1e-3))
-    seconds = gigabit.seconds_of_slices(125_000, 4)
-    assert seconds == pytest.approx(6 * 50e-6 + 2 * 3 / 4 * 1e-3)
+    expected = 3 * (50e-6 + 1e-3), 6 * 50e-6 + 2 * 3 / 4 * 1e-3
+    assert tuple(gigabit.seconds(125_000, 4).values()) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -289,60 +280,51 @@ def test_the_measurement_of_the_network_stays_short(num_ranks, most):
     assert 24e6 < sum(sent) < most
 
 
-def told(num_ranks: int, compress: str = "entiremodel", **more) -> str:
-    settings = CompressionSettings(compress=compress, **more)
-    return plan.describe(settings, [[MILLION // 1000, 999], [1000]], num_ranks)
-
-
-def test_bytes_are_told_compressed_and_dense():
-    # With 4 ranks a dense all-reduce sends 2 x 3/4 of 4 MB; a message travels 3 times.
-    start = "terngrad as one vector: 4.0 MB of gradients a step become 200.0 kB, a"
-    start += " factor of 20."
-    instead = " instead of 6.0 MB without compression (all-reduce)"
-    gathered = " Each message goes to all other ranks (all-gather): each of 4 ranks"
-    gathered += f" sends 600.0 kB{instead}."
-    in_slices = " Each rank sums up one slice of all messages (slices): each of 4 ranks"
-    in_slices += f" sends 300.0 kB{instead}."
-    assert told(4, method="terngrad", exchange="allgather") == start + gathered
-    assert told(4, method="terngrad", exchange="sliced") == start + in_slices
-    measured = " A measurement at the start decides."
-    assert told(4, method="terngrad") == start + gathered + in_slices + measured
-
-
+# With 4 ranks a dense all-reduce sends 2 x 3/4 of 4 MB; a message travels 3 times.
+GATHERED = "each of 4 ranks sends 600.0 kB instead of 6.0 MB without compression"
+SLICED = "each of 4 ranks sends 300.0 kB instead of 6.0 MB without compression"
+LAYERWISE = {"compress": "layerwise"}
 TOLD = [
-    (1, {"compress": "layerwise"}, "topk variable by variable: 4.0 MB"),
-    (1, {"compress": "layerwise"}, "One rank sends nothing."),
-    (64, {"method": "qsgd"}, "sends 70.9 MB, which is more, instead of 7.9 MB"),
-    (64, {"method": "qsgd"}, "sends 2.2 MB instead of 7.9 MB"),
-    (2, {"method": "randomk"}, "(all-reduce): each of 2 sends 2.0 MB instead of 4.0"),
-    (2, {"method": "dgc", "ratio": 0.01}, "about 50.2 kB, a factor of 79.8 after a"),
-    (2, {"method": "dgc", "ratio": 0.01}, " warm-up of 4 epoch(s)"),
-    (3, {"method": "adaptivethreshold"}, "a message whose size depends on them"),
-    (3, {"method": "adaptivethreshold"}, "sends 2 times its message instead of 5.3 MB"),
-    (3, {"method": "thresholdv"}, "sends 1.33 times its message instead of 5.3 MB"),
+    (1, LAYERWISE, ["topk variable by variable: 4.0 MB", "One rank sends nothing."]),
+    (4, {"method": "terngrad"}, ["200.0 kB, a factor of 20.", GATHERED, SLICED]),
+    (
+        64,
+        {"method": "qsgd"},
+        ["70.9 MB, which is more, instead of 7.9", "sends 2.2 MB"],
+    ),
+    (2, {"method": "randomk"}, ["(all-reduce): each of 2 sends 2.0 MB instead of 4.0"]),
+    (2, {"method": "dgc", "ratio": 0.01}, ["about 50.2 kB, a factor of 79.8 after a"]),
+    (
+        3,
+        {"method": "adaptivethreshold"},
+        ["a message whose size depends on them", "sends 2 times", "sends 1.33 times"],
+    ),
+    # A matrix of 1000 x 999 and a vector of 1000: 4 (2 (1000 + 999) + 1000) bytes.
+    (
+        3,
+        {**LAYERWISE, "method": "powersgd", "powersgd_rank": 2},
+        ["become 20.0 kB, a factor of 200", "sends 26.7 kB instead of 5.3 MB"],
+    ),
+    # A matrix of 999,000 values by terngrad, 50 kB for each 250,000, and 4 kB whole:
+    # 63 x 199.8 + 2 x 63 / 64 x 4.0 and 2 x 63 / 64 x 203.8.
+    (
+        64,
+        {**LAYERWISE, "method": "terngrad", "dense_below": 1001},
+        ["become 203.8 kB", "sends 12.6 MB, which is more", "sends 401.3 kB"],
+    ),
 ]
-# A matrix of 1000 x 999 and a vector of 1000: 4 (2 (1000 + 999) + 1000) bytes.
-POWERSGD = {"compress": "layerwise", "method": "powersgd", "powersgd_rank": 2}
-TOLD += [
-    (3, POWERSGD, "become 20.0 kB, a factor of 200"),
-    (3, POWERSGD, "sends 26.7 kB instead of 5.3 MB"),
-]
-# A matrix of 999,000 values by terngrad, 50 kB for each 250,000, and 4 kB whole:
-# 63 x 199.8 + 2 x 63 / 64 x 4.0 and 2 x 63 / 64 x 203.8.
-WHOLE = {"compress": "layerwise", "method": "terngrad", "dense_below": 1001}
-TOLD += [
-    (64, WHOLE, "become 203.8 kB"),
-    (64, WHOLE, "sends 12.6 MB, which is more"),
-    (64, WHOLE, "sends 401.3 kB"),
-]
 
 
-@pytest.mark.parametrize(("num_ranks", "settings", "text"), TOLD)
-def test_what_the_ranks_send_is_told(num_ranks, settings, text):
-    assert text in told(num_ranks, **settings)
+@pytest.mark.parametrize(("num_ranks", "settings", "texts"), TOLD)
+def test_what_the_ranks_send_is_told(num_ranks, settings, texts):
+    settings = CompressionSettings(**{"compress": "entiremodel", **settings})
+    shapes = [[MILLION // 1000, 999], [1000]]
+    text = plan.describe(settings, shapes, num_ranks)
+    for words in texts:
+        assert words in text
 
 
-def test_the_program_tells_the_exchange_of_its_network():
+def test_the_program_tells_the_exchange_of_its_network(records):
     flags = ("--recipe=digits", "-c", "layerwise", "--method=randomk", "-K", "0.25")
     done = run(resnet_main, "--explain", "--model=resnet8", "--num_ranks=2", *flags)
     assert done.returncode == 0, done.stderr
@@ -351,14 +333,5 @@ def test_the_program_tells_the_exchange_of_its_network():
     # in the classifier.
     assert "with 10 classes, randomk variable by variable: 301.2 kB" in words
     assert "each of 2 sends 75.3 kB instead of 301.2 kB" in words
-
-
-def test_the_program_takes_the_classes_of_the_data(records):
-    flags = ("--recipe=digits", "--train_batch_size=8", "-c", "layerwise")
-    given = ("--model=resnet8", f"--data_dir={records}", *flags)
-    assert "with 3 classes," in run(resnet_main, "--explain", *given).stdout
-
-
-def test_a_run_without_compression_tells_no_exchange():
-    done = run(resnet_main, "--explain", "--recipe=digits", "--num_ranks=2")
-    assert "exchange  " not in done.stdout
+    of_data = (f"--data_dir={records}", "--train_batch_size=8", "--model=resnet8")
+    assert "with 3 classes," in run(resnet_main, "--explain", *of_data, *flags).stdout

@@ -5,14 +5,14 @@ import time
 
 import pytest
 
-from resnet.watchdog import failure_file, history
+from resnet.watchdog import history
 
 
 def test_events_stay_in_their_order_a_line_each(tmp_path):
     history.append(tmp_path, "start", step=0, hosts={"a": 2})
     for step in (3, 7):
-        failure_file.write(tmp_path, f"rank 1 has died\nwhile computing step {step}")
-        failure_file.remove(tmp_path)
+        history.write_failure(tmp_path, f"rank 1 has died\nwhile computing step {step}")
+        history.remove_failure(tmp_path)
     history.append(tmp_path, "end", reason="done")
     events, num_unreadable = history.read(tmp_path)
     assert num_unreadable == 0
@@ -40,9 +40,9 @@ def test_a_folder_that_takes_no_file_is_no_error(tmp_path):
     history.append(tmp_path / "gone", "start")
     assert history.read(tmp_path / "gone") == ([], 0)
     (tmp_path / "file").touch()
-    failure_file.write(tmp_path / "file" / "run", "a reason")
-    failure_file.write(tmp_path / "new" / "run", "a reason")  # Which is made.
-    assert failure_file.read(tmp_path / "new" / "run")["reason"] == "a reason"
+    history.write_failure(tmp_path / "file" / "run", "a reason")
+    history.write_failure(tmp_path / "new" / "run", "a reason")  # Which is made.
+    assert history.read_failure(tmp_path / "new" / "run")["reason"] == "a reason"
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_a_folder_that_takes_no_file_is_no_error(tmp_path):
     ],
 )
 def test_a_failure_names_its_step(tmp_path, reason, step, is_locked):
-    failure_file.write(tmp_path, reason, is_locked)
-    failure = failure_file.read(tmp_path)
+    history.write_failure(tmp_path, reason, is_locked)
+    failure = history.read_failure(tmp_path)
     assert (failure["step"], failure["reason"]) == (step, reason)
     assert failure["locked"] is is_locked
-    failure_file.remove(tmp_path)
-    failure_file.remove(tmp_path)
-    assert failure_file.read(tmp_path) is None
-    (tmp_path / failure_file.FILE).write_text('{"step": 1')
-    assert failure_file.read(tmp_path) is None
+    history.remove_failure(tmp_path)
+    history.remove_failure(tmp_path)
+    assert history.read_failure(tmp_path) is None
+    (tmp_path / history.FAILURE_FILE).write_text('{"step": 1')
+    assert history.read_failure(tmp_path) is None

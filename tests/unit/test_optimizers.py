@@ -1,50 +1,76 @@
+"""The rules of the optimizers, and the norms that they use."""
+
+import dataclasses
+import hashlib
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from resnet.config import phases
-from resnet.config.config import Config
 from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
+from resnet.optim import norms
+from resnet.optim.train_state import TrainState
+from tests.unit.one_optimizer import (
+    WAYS,
+    Twin,
+    applying,
+    config_of,
+    make,
+    settings,
+    slots,
+)
 
-# Two roundings of a float32 a step, over a few steps.
-CLOSE = {"rtol": 1e-5, "atol": 1e-6}
-from tests.unit.one_optimizer import WAYS, applying, make, settings, slots
+KINDS = ("momentum", "sgdw", "lars", "adamw", "muon")
+CONSTANTS = {
+    "trust_coefficient": 0.02,
+    "adam_beta2": 0.99,
+    "adam_epsilon": 1e-3,
+    "muon_momentum": 0.6,
+}
+# jobs/test_fresh_process.py has other numbers of threads.
+SHAPES = [(), (0,), (1,), (64,), (1024,), (1025,), (3, 3, 128, 130), (2049, 1024)]
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("in_graph", [False, True])
-def test_several_steps_are_those_of_the_formula(in_graph, way, nesterov):
+@pytest.mark.parametrize(
+    ("kind", "way", "in_graph"),
+    [
+        *((kind, "compiled", True) for kind in KINDS),
+        *(("momentum", "stock", True), ("momentum", "stock", False)),
+        *((kind, "compiled", False) for kind in KINDS),
+    ],
+)
+def test_several_steps_are_those_of_the_formula(kind, way, in_graph, nesterov):
     generator = np.random.default_rng(0)
-    weight_decay, nesterov_momentum = 0.05, 0.9
-    decays = [True, False, True]
-    shapes = [(2, 3), (70_000,), ()]  # More than a task of the compiled op.
-    weights = [generator.normal(size=shape).astype(np.float32) for shape in shapes]
-    variables = [tf.Variable(one) for one in weights]
-    weights = [one.astype(np.float64) for one in weights]
-    velocities = [np.zeros(shape) for shape in shapes]
-    optimizer = make("momentum", variables, decays, nesterov)
+    decay = 0.05
+    decays, factors = [True, False, True, True], (1.0, 3.0, 0.5, 0.0)
+    # More than a task of the compiled op; a convolution for Muon.
+    shapes = [(3, 3, 8, 12), (70_000,), (2, 3), (5,)]
+    starts = [generator.normal(size=shape).astype(np.float32) for shape in shapes]
+    variables = [tf.Variable(one) for one in starts]
+    optimizer = make(kind, variables, decays, nesterov, **CONSTANTS)
+    config = config_of(kind, nesterov, **CONSTANTS)
+    twins = [Twin(*pair, config) for pair in zip(starts, decays, strict=True)]
     apply = applying(optimizer, way, in_graph)
-    for learning_rate, momentum in (
-        *((0.1, 0.9), (0.2, 0.45), (0.05, 0.9), (0.0, 0.9), (1.0, 0.5)),
-    ):
+    for rate, *momenta in ((0.1, 0.9, 0.9), (0.2, 0.45, 0.8), (0.0, 0.9, 0.9)):
         gradients = [generator.normal(size=one).astype(np.float32) for one in shapes]
         apply(
             [tf.constant(one) for one in gradients],
-            settings(learning_rate, momentum, weight_decay, nesterov_momentum),
+            settings(rate, momenta[0], decay, momenta[1]),
+            factors,
         )
-        for i, gradient in enumerate(gradients):
-            total = gradient + (weight_decay * weights[i] if decays[i] else 0)
-            velocities[i] = momentum * velocities[i] + total
-            direction = (
-                total + nesterov_momentum * velocities[i] if nesterov else velocities[i]
-            )
-            weights[i] = weights[i] - learning_rate * direction
-        for ours, expected in zip(variables, weights, strict=True):
-            np.testing.assert_allclose(ours.numpy(), expected, **CLOSE)
-        for ours, expected in zip(slots(optimizer), velocities, strict=True):
-            np.testing.assert_allclose(ours.numpy(), expected, **CLOSE)
+        for twin, gradient, factor in zip(twins, gradients, factors, strict=True):
+            if factor:
+                twin.step(gradient, rate * factor, momenta[0], decay, momenta[1])
+    # Some roundings of a float32 a step; Muon's matrices are products of products.
+    close = {"rtol": 1e-5, "atol": 2e-5 if kind == "muon" else 2e-6}
+    for ours, twin in zip(variables, twins, strict=True):
+        np.testing.assert_allclose(ours.numpy(), twin.weights, **close)
+    for ours, twin in zip(slots(optimizer), twins, strict=True):
+        np.testing.assert_allclose(ours.numpy(), twin.velocity, **close)
 
 
 def test_two_steps_by_hand():
@@ -61,46 +87,6 @@ def test_two_steps_by_hand():
     assert slots(optimizer)[0].numpy() == [0.640625]
 
 
-def test_weight_decay_acts_only_where_it_is_meant_to():
-    variables = [tf.Variable([2.0]), tf.Variable([2.0])]
-    optimizer = make("momentum", variables, [True, False])
-    optimizer.apply([tf.zeros([1])] * 2, settings(1.0, 0.9, 0.1))
-    # 2 - (0.2 + 0.9 * 0.2).
-    assert variables[0].numpy() == pytest.approx(1.62, rel=1e-6)
-    assert variables[1].numpy() == 2.0
-
-
-def test_without_momentum_it_is_plain_gradient_descent():
-    variable = tf.Variable([1.0, 2.0])
-    optimizer = make("momentum", [variable], [True])
-    for _ in range(3):
-        optimizer.apply([tf.constant([0.5, -0.5])], settings(0.5, 0.0, 0.0))
-    assert variable.numpy().tolist() == [0.25, 2.75]
-
-
-def test_velocities_start_at_zero_in_the_shape_of_their_variables():
-    variables = [tf.Variable(tf.ones([2, 3])), tf.Variable(1.0)]
-    optimizer = make("momentum", variables, [False, False])
-    assert [one.shape for one in slots(optimizer)] == [(2, 3), ()]
-    assert not any(one.numpy().any() for one in slots(optimizer))
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_each_variable_has_its_own_factor_of_the_learning_rate(way):
-    variables = [tf.Variable([1.0]) for _ in range(4)]
-    optimizer = make("momentum", variables, [True, False, True, True], nesterov=False)
-    apply = applying(optimizer, way, True)
-    for _ in range(2):
-        apply([tf.constant([2.0])] * 4, settings(0.25, 0.5, 0.5), (1.0, 4.0, 0.0, 1.0))
-    # Decay: gradient 2.5, 1 - 0.625 = 0.375; then 2 + 0.1875 + 0.5 * 2.5 = 3.4375.
-    # Without: gradient 2, 1 - 4 * 0.5 = -1; then 2 + 0.5 * 2 = 3.
-    assert [one.numpy().item() for one in variables] == [
-        *(0.375 - 0.25 * 3.4375, -1 - 3.0, 1.0, 0.375 - 0.25 * 3.4375)
-    ]
-    velocities = [one.numpy().item() for one in slots(optimizer)]
-    assert velocities == [3.4375, 3.0, 0.0, 3.4375]
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_decay_can_be_the_same_for_all_factors(way):
     variables = [tf.Variable([1.0]) for _ in range(2)]
@@ -111,72 +97,79 @@ def test_decay_can_be_the_same_for_all_factors(way):
     assert [one.numpy().item() for one in variables] == [0.375, -1.125]
 
 
-def test_the_rates_of_cifar10_airbench94_are_those_of_its_source():
-    """Compares with the source's update, for the sum of the losses of a batch.
+AIRBENCH = 1024 * (1 + 1 / 0.15)  # A kilostep of its source.
+SOURCES = {
+    # BatchNorm's biases have 64 times the rate of other weights.
+    "cifar10_airbench94": {
+        "names": ("block1_conv1/kernel", "block1_conv1/beta", "whitening/bias"),
+        "batch": 1024,
+        "rates": np.array([1, 64]) * 11.5 / AIRBENCH,
+        "decay": 0.0153 * 1024 / AIRBENCH,
+        "scale": np.ones(2),
+        "parts": {
+            **{step: 0.2 + 0.8 * step / 109 for step in (0, 50)},
+            **{step: 1 - 0.93 * (step - 109) / 367 for step in (109, 300, 475)},
+        },
+    },
+    # The logits are 1/256 of the products with the last layer, here 1/9.
+    "cifar10_94": {
+        "names": ("block1_conv1/beta", "classifier/kernel", "whitening/bias"),
+        "batch": 2000,
+        "rates": np.array([0.053, 0.67]),
+        "decay": 2e-6 * 2000,
+        "scale": np.array([1, 9 / 256]),
+        "parts": {step: 1 - step / 200 for step in (0, 74, 75, 199)},
+    },
+}
 
-    KellerJordan/cifar10-airbench, legacy/airbench94.py, with torch.optim.SGD: to the
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_rates_of_a_recipe_are_those_of_its_source(name):
+    """Compares with torch.optim.SGD for the sum of the losses of a batch.
+
+    KellerJordan/cifar10-airbench, legacy/airbench94.py and airbench94_muon.py: to the
     gradient it adds the weight decay, moves the buffer, and takes Nesterov's step.
     """
-    batch, momentum = 1024, 0.85
-    kilostep = 1024 * (1 + 1 / (1 - momentum))
-    rate, decay = 11.5 / kilostep, 0.0153 * batch / kilostep
-    rates = np.array([rate, 64 * rate])  # Of other weights, and of BatchNorm's biases.
-    config = run_of_recipe("cifar10_airbench94")
+    source, recipe, momentum = SOURCES[name], RECIPES[name], 0.85
+    config = resolve(recipe, {}, recipe.num_train_examples, tuple("abcdefghij"))
+    rates, decay, scale = source["rates"], source["decay"], source["scale"]
     generator = np.random.default_rng(0)
-    weights = generator.normal(size=2)
-    variables = [tf.Variable([one], dtype=tf.float32) for one in weights]
-    optimizer = make("momentum", variables, [True, True], config.nesterov)
-    buffers = np.zeros(2)
-    for step in (0, 50, 109, 300, 475):
-        part = 0.2 + 0.8 * step / 109 if step < 109 else 1 - 0.93 * (step - 109) / 367
-        sums = generator.normal(size=2) * batch
+    weights, buffers = generator.normal(size=2), np.zeros(2)
+    variables = [tf.Variable([one], dtype=tf.float32) for one in weights * scale]
+    kind = config.optimizer
+    optimizer = make(kind, variables, [True, True], config.nesterov)
+    for step, part in source["parts"].items():
+        sums = generator.normal(size=2) * source["batch"]
         gradients = sums + decay / rates * weights
         buffers = momentum * buffers + gradients
         weights = weights - part * rates * (gradients + momentum * buffers)
         ours = config.settings_at(step)
-        factors = phases.factors_of(
-            phases.at(config.phases, step).layer_rates,
-            ("block1_conv1/kernel", "block1_conv1/beta", "whitening/bias"),
-        )
-        assert factors == (1, 64, step < 144)
+        layer_rates = phases.at(config.phases, step).layer_rates
+        *factors, of_whitening = phases.factors_of(
+            layer_rates, (*source["names"], "block1_conv1/kernel")
+        )[:3]
+        is_trained = step < (144 if kind == "momentum" else 75)
+        assert (of_whitening != 0) == is_trained
         optimizer.apply(
-            [tf.constant([one / batch], tf.float32) for one in sums],
-            ours._replace(
-                **{
-                    name: tf.constant(getattr(ours, name), tf.float32)
-                    for name in (
-                        "learning_rate",
-                        "velocity_factor",
-                        "nesterov_momentum",
-                    )
-                }
+            # d loss / d ours = d loss / d theirs * d theirs / d ours.
+            [tf.constant([one], tf.float32) for one in sums / source["batch"] / scale],
+            settings(*ours[:2], ours.decay, ours.nesterov_momentum)._replace(
+                decay_is_scaled=ours.decay_is_scaled
             ),
-            factors[:2],
+            factors,
         )
         found = np.array([one.numpy().item() for one in variables])
-        np.testing.assert_allclose(found, weights, rtol=1e-5)
-
-
-def run_of_recipe(name: str) -> Config:
-    recipe = RECIPES[name]
-    return resolve(recipe, {}, recipe.num_train_examples, tuple("abcdefghij"))
-
-
-def test_lars_has_the_factors_too():
-    variables = [tf.Variable([3.0, 4.0]) for _ in range(3)]
-    optimizer = make("lars", variables, [True, True, False], trust_coefficient=0.5)
-    gradients = [tf.constant([0.0, 5.0])] * 3
-    optimizer.apply(gradients, settings(0.5, 0.0, 0.0), (1.0, 0.0, 2.0))
-    # Trust 0.5 * 5 / 5 = 0.5, and 1 without.
-    found = [one.numpy().tolist() for one in variables]
-    assert found == [[3.0, 4 - 0.5 * 2.5], [3.0, 4.0], [3.0, 4 - 0.5 * 2 * 5.0]]
+        np.testing.assert_allclose(found, weights * scale, rtol=1e-4)
 
 
 @pytest.mark.parametrize("factors", [(), (1.0, 2.0)])
-def test_a_gradient_too_few_is_refused(factors):
-    optimizer = make("momentum", [tf.Variable(1.0), tf.Variable(1.0)], [True, True])
-    with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
-        optimizer.apply([tf.constant(1.0)], settings(0.1, 0.9, 0.0), factors)
+def test_a_gradient_too_few_or_of_another_shape_is_refused(factors):
+    variables = [tf.Variable(tf.ones([3])) for _ in range(2)]
+    optimizer = make("momentum", variables, [True, True])
+    with pytest.raises(ValueError, match="shorter"):
+        optimizer.apply([tf.ones([3])], settings(0.1, 0.9, 0.0), factors)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="shape"):
+        optimizer.apply([tf.ones([4])] * 2, settings(0.1, 0.9, 0.0), factors)
 
 
 def test_a_value_read_before_the_step_stays_as_it_was():
@@ -192,13 +185,6 @@ def test_a_value_read_before_the_step_stays_as_it_was():
     np.testing.assert_array_equal(step(), np.ones(3))
     # 1 - (1 + 0.9 * 1).
     np.testing.assert_allclose(variable.numpy(), np.full(3, -0.9), rtol=1e-6)
-
-
-def test_a_gradient_of_another_shape_is_refused():
-    variable = tf.Variable(tf.ones([3]))
-    optimizer = make("momentum", [variable], [True])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="shape"):
-        optimizer.apply([tf.ones([4])], settings(1.0, 0.9, 0.0))
 
 
 def test_a_step_has_the_same_bits_on_any_processor():
@@ -218,45 +204,6 @@ def test_a_step_has_the_same_bits_on_any_processor():
     np.testing.assert_array_equal(variable.numpy(), expected)
 
 
-def slow_lars(weights, velocity, gradient, rates, momentum, weight_decay, eta):
-    """The paper's algorithm 1, whose velocity has the learning rate in it."""
-    weights, velocity = weights.astype(np.float64), velocity.astype(np.float64)
-    for rate in rates:
-        norm, of_gradient = np.linalg.norm(weights), np.linalg.norm(gradient)
-        trust = eta * norm / (of_gradient + weight_decay * norm)
-        step = trust * rate * (gradient + weight_decay * weights)
-        velocity = momentum * velocity + step
-        weights = weights - velocity
-    return weights
-
-
-def test_lars_is_that_of_the_paper():
-    generator = np.random.default_rng(1)
-    value, gradient = generator.normal(size=(2, 5, 7)).astype(np.float32)
-    variable = tf.Variable(value)
-    optimizer = make("lars", [variable], [True], trust_coefficient=0.02)
-    rates = (0.0, 2.0, 4.0, 1.0)
-    before = None
-    for rate in rates:
-        momentum = 0.9 * before / rate if rate and before is not None else 0.9
-        tf.function(optimizer.apply)(
-            [tf.constant(gradient)], settings(rate, momentum, 0.01)
-        )
-        before = rate
-    expected = slow_lars(value, np.zeros((5, 7)), gradient, rates, 0.9, 0.01, 0.02)
-    np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-5)
-
-
-def test_lars_moves_what_does_not_decay_as_momentum_does():
-    values = [tf.Variable([3.0, 4.0]) for _ in range(2)]
-    for variable, kind in zip(values, ("lars", "momentum"), strict=True):
-        make(kind, [variable], [False], False).apply(
-            [tf.constant([0.5, 0.25])], settings(0.5, 0.9, 0.1)
-        )
-    # 3 - 0.5 * 0.5, 4 - 0.5 * 0.25: neither scaled nor decayed.
-    assert [one.numpy().tolist() for one in values] == [[2.75, 3.875]] * 2
-
-
 @pytest.mark.parametrize(("weight", "gradient"), [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
 def test_lars_does_not_scale_where_a_norm_is_zero(weight, gradient):
     variable = tf.Variable([weight])
@@ -267,44 +214,85 @@ def test_lars_does_not_scale_where_a_norm_is_zero(weight, gradient):
     assert variable.numpy() == [weight - 0.5 * (gradient + 0.5 * weight)]
 
 
-def test_reset_sets_the_velocities_to_zero():
-    variable = tf.Variable([1.0])
-    optimizer = make("momentum", [variable], [True])
-    optimizer.apply([tf.constant([1.0])], settings(0.5, 0.9, 0.0))
-    assert slots(optimizer)[0].numpy() == [1.0]
-    optimizer.reset()
-    assert slots(optimizer)[0].numpy() == [0.0]
-
-
-@pytest.mark.parametrize("nesterov", [False, True])
-@pytest.mark.parametrize("in_graph", [False, True])
-def test_sgdw_is_that_of_composer(in_graph, nesterov):
-    """Its factor is for the highest rate, and follows the schedule of the rate."""
+def test_adamw_is_that_of_keras():
+    """With epsilon near 0, since Keras adds it before the correction of the bias."""
     generator = np.random.default_rng(0)
-    highest, factor, momentum = 0.5, 0.02, 0.8
-    decays = [True, False]
-    starts = generator.normal(size=(2, 5)).astype(np.float32)
-    variables = [tf.Variable(one) for one in starts]
-    optimizer = make("sgdw", variables, decays, nesterov)
-    apply = tf.function(optimizer.apply) if in_graph else optimizer.apply
-    weights, velocities = starts.astype(np.float64), np.zeros((2, 5))
-    for rate in (0.1, highest, 0.3, 0.0):
-        gradients = generator.normal(size=(2, 5)).astype(np.float32)
-        apply(list(gradients), settings(rate, momentum, factor / highest))
-        for i, gradient in enumerate(gradients):
-            velocities[i] = momentum * velocities[i] + gradient
-            step = gradient + momentum * velocities[i] if nesterov else velocities[i]
-            if decays[i]:
-                weights[i] *= 1 - factor * rate / highest
-            weights[i] -= rate * step
-    for ours, expected in zip(variables, weights, strict=True):
-        np.testing.assert_allclose(ours.numpy(), expected, **CLOSE)
-    for ours, expected in zip(slots(optimizer), velocities, strict=True):
-        np.testing.assert_allclose(ours.numpy(), expected, **CLOSE)
+    start = generator.normal(size=7).astype(np.float32)
+    ours, theirs = tf.Variable(start), keras.Variable(start)
+    optimizer = make("adamw", [ours], [True], False, adam_epsilon=1e-20)
+    of_keras = keras.optimizers.AdamW(0.01, weight_decay=0.5, epsilon=1e-20)
+    for _ in range(20):
+        gradient = tf.constant(generator.normal(size=7), tf.float32)
+        optimizer.apply([gradient], settings(0.01, 0.9, 0.5))
+        of_keras.apply([gradient], [theirs])
+    np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-4)
 
 
-def test_the_decay_of_sgdw_has_the_factors_of_the_rates():
-    variables = [tf.Variable([1.0]) for _ in range(3)]
-    optimizer = make("sgdw", variables, [True] * 3)
-    optimizer.apply([tf.zeros([1])] * 3, settings(0.5, 0.9, 0.25), (1.0, 2.0, 0.0))
-    assert [one.numpy().item() for one in variables] == [0.875, 0.75, 1.0]
+def test_what_was_frozen_or_reset_begins_with_a_step_of_full_length():
+    frozen, other = tf.Variable([1.0]), tf.Variable([1.0])
+    optimizer = make("adamw", [frozen, other], [True, True])
+    for _ in range(3):
+        optimizer.apply([tf.ones([1])] * 2, settings(0.5, 0.9, 0.1), (0.0, 1.0))
+    assert frozen.numpy() == [1.0]
+    optimizer.apply([tf.ones([1])] * 2, settings(0.5, 0.9, 0.0), (1.0, 1.0))
+    np.testing.assert_allclose(frozen.numpy(), [0.5], rtol=1e-5)
+    optimizer.reset()
+    before = other.numpy()
+    optimizer.apply([tf.constant([-7.0])] * 2, settings(0.5, 0.9, 0.0))
+    np.testing.assert_allclose(other.numpy(), before + 0.5, rtol=1e-5)
+
+
+def test_a_checkpoint_holds_all_of_adamws_state(make_config):
+    config = make_config(model="resnet8", optimizer="adamw", weight_decay=0.1)
+    state = TrainState(config)
+    assert state.weight_penalty() == 0.0
+    momentum = TrainState(dataclasses.replace(config, optimizer="momentum"))
+    assert state.optimizer.decays == momentum.optimizer.decays
+    stored = state.tensors()
+    names = {name for name in stored if name.startswith("square/")}
+    assert names == {f"square/{name}" for name in state.names}
+    assert stored["adam/bias_corrections"].shape == [len(state.names), 2]
+
+
+def drawn(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_norm_is_that_of_numpy(shape):
+    values = drawn(shape)
+    expected = np.linalg.norm(values.astype(np.float64).ravel())
+    assert norms.norm(tf.constant(values)).numpy() == pytest.approx(expected, rel=3e-7)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0, 2.0, np.inf])
+def test_tensors_are_scaled_to_the_largest_norm_together(share):
+    values = [drawn(shape) for shape in SHAPES]
+    whole = np.sqrt(sum(np.sum(one.astype(np.float64) ** 2) for one in values))
+    if share == np.inf:
+        values[-1][0, 0] = share
+    found = norms.clip_by_global_norm(list(map(tf.constant, values)), share * whole)
+    if share == np.inf:
+        assert all(np.isnan(one).any() for one in found[:1] + found[-1:])
+        return
+    for one, before in zip(found, values, strict=True):
+        np.testing.assert_allclose(one, before * min(share, 1.0), rtol=1e-6)
+
+
+def digests_of_updates() -> list[str]:
+    """Returns a digest of the weights after updates with sums over large tensors."""
+    found = []
+    for kind, clip_norm in (("momentum", 1.0), ("lars", 0.0), ("muon", 0.0)):
+        variables = [tf.Variable(drawn(shape)) for shape in SHAPES[-2:]]
+        gradients = [tf.constant(1e-3 * drawn(shape) ** 3) for shape in SHAPES[-2:]]
+        optimizer = make(kind, variables, [True, True])
+
+        def update(optimizer=optimizer, gradients=gradients, clip_norm=clip_norm):
+            if clip_norm:
+                gradients = norms.clip_by_global_norm(gradients, clip_norm)
+            optimizer.apply(gradients, settings(0.1, 0.9, 5e-5))
+
+        tf.function(update, autograph=False)()
+        data = b"".join(variable.numpy().tobytes() for variable in variables)
+        found.append(hashlib.sha256(data).hexdigest()[:16])
+    return found

@@ -20,7 +20,7 @@ from resnet.evaluation import prediction_file
 from resnet.metrics import jsonl
 from resnet.metrics.table import RANK_SPEEDS
 from resnet.report import charts, folder, page, refresh
-from resnet.watchdog import failure_file, history
+from resnet.watchdog import history
 from tests.in_process import assert_refused, run
 from tests.unit.stored_predictions import predictions
 
@@ -216,7 +216,7 @@ def test_everything_is_escaped(tmp_path):
     history.append(tmp_path / "run", "start", hosts={EVIL: 1}, cpu=EVIL, num_ranks=1)
     history.append(tmp_path / "run", "supervisor", reason=EVIL)
     history.append(tmp_path / "run", EVIL, what=EVIL)
-    failure_file.write(tmp_path / "run", EVIL)
+    history.write_failure(tmp_path / "run", EVIL)
     study = {
         "shared": {EVIL: EVIL},
         "runs": [
@@ -304,12 +304,12 @@ def test_the_state_of_a_run_is_told(tmp_path):
     make_run(tmp_path)
     history.append(tmp_path, "start", step=0)
     assert "Unfinished: step 400 of 400" in words_of(tmp_path)
-    failure_file.write(tmp_path, "rank 1 on b has died while evaluating")
+    history.write_failure(tmp_path, "rank 1 on b has died while evaluating")
     assert "Failed, last at step 400 of 400: rank 1 on b" in words_of(tmp_path)
-    failure_file.remove(tmp_path)
+    history.remove_failure(tmp_path)
     history.append(tmp_path, "end", step=400, reason="the training is done")
     assert "Finished: 400 steps" in words_of(tmp_path)
-    failure_file.write(tmp_path, "it is locked by another job", is_locked=True)
+    history.write_failure(tmp_path, "it is locked by another job", is_locked=True)
     assert "Finished: 400 steps" in words_of(tmp_path)
 
 
@@ -320,7 +320,7 @@ def test_a_failed_run_says_how_far_it_came_and_why(tmp_path):
     assert "Unfinished: step 70 of 400" in text
     assert "No evaluation has been logged yet" in text
     history.append(tmp_path, "start", step=0)
-    failure_file.write(tmp_path, "rank 1 on b has died while computing step 71")
+    history.write_failure(tmp_path, "rank 1 on b has died while computing step 71")
     history.append(tmp_path, "supervisor", reason="restart 1 of 3")
     text = words_of(tmp_path)
     assert "Failed, last at step 70 of 400: rank 1 on b has died" in text

@@ -15,7 +15,7 @@ from resnet.metrics import jsonl
 from resnet.runtime.preemption import Preempted
 from resnet.runtime.run_lock import RunLock
 from resnet.training import loop
-from resnet.watchdog import failure_file, history
+from resnet.watchdog import history
 from tests import converter_program, in_process
 from tests.in_process import Done, assert_refused
 from tests.unit.small_checkpoint import save
@@ -224,7 +224,7 @@ def test_a_folder_that_another_job_holds_is_refused_and_the_supervisor_told(
     done = run_on(records, "--train_batch_size=8")
     lock.release()
     assert_refused(done, "is locked by another job")
-    found = failure_file.read(tmp_path / "model")
+    found = history.read_failure(tmp_path / "model")
     assert found["locked"] is True
     assert found["reason"] in done.stderr
 

@@ -2,7 +2,7 @@
 
 import threading
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from resnet import native
 from resnet.config.phases import StepSettings
+from resnet.config.recipe import TrainingSettings
 from resnet.models.layers.normalization import Statistic
 from resnet.training.parameter_servers import servers
 from resnet.training.parameter_servers.servers import (
@@ -18,11 +19,34 @@ from resnet.training.parameter_servers.servers import (
     ServerVariables,
     num_updates,
 )
-from tests.unit.small_server import assert_unchanged, make_server, values
+from tests.unit.one_optimizer import Twin, config_of
 
-# Two roundings of a float32 an update, over a few updates.
-CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 WAYS = pytest.mark.parametrize("way", ["apply_update", "apply_update_with_stock_ops"])
+
+
+def make_server(
+    weights: list[Any], averages: list[Any] = (), decays: list[bool] | None = None
+) -> Any:
+    """Returns what a `Server` has, in this process; its velocities are 0."""
+    return SimpleNamespace(
+        device="/cpu:0",
+        weights=[tf.Variable(one, dtype=tf.float32) for one in weights],
+        velocities=[tf.Variable(tf.zeros(np.shape(one))) for one in weights],
+        averages=[tf.Variable(one, dtype=tf.float32) for one in averages],
+        decays=[True] * len(weights) if decays is None else decays,
+        applied=tf.Variable(tf.zeros([1 + MOST_APART], tf.int64)),
+    )
+
+
+def values(server: Any) -> list[np.ndarray]:
+    """Returns copies of everything on a server."""
+    variables = [*server.weights, *server.velocities, *server.averages, server.applied]
+    return [np.array(one.numpy()) for one in variables]
+
+
+def assert_unchanged(server: Any, before: list[np.ndarray]) -> None:
+    for ours, expected in zip(values(server), before, strict=True):
+        np.testing.assert_array_equal(ours, expected)
 
 
 def update(
@@ -36,15 +60,13 @@ def update(
     rate: float = 1.0,
     momentum: float = 0.0,
     nesterov_momentum: float = 0.0,
-    weight_decay: float = 0.0,
+    decay: float = 0.0,
     nesterov: bool = False,
     inverse_staleness: bool = False,
     way: str = "apply_update",
 ) -> int:
     """Updates a server and returns the staleness; 0 unless `read_at` is given."""
-    scalars = (
-        tf.constant(one, tf.float32) for one in (rate, momentum, nesterov_momentum)
-    )
+    scalars = map(tf.constant, (rate, momentum, nesterov_momentum))
     count = num_updates(server)
     staleness = getattr(servers, way)(
         server,
@@ -55,42 +77,15 @@ def update(
         ],
         tf.constant(number, tf.int64),
         count if read_at is None else tf.constant(read_at, tf.int64),
-        StepSettings(*scalars, weight_decay),
-        nesterov,
-        inverse_staleness,
+        StepSettings(*scalars, decay),
+        config(nesterov, inverse_staleness),
     )
     return int(staleness)
 
 
-class Reference(NamedTuple):
-    """The variables of a server in float64, and how they are updated."""
-
-    weights: list[np.ndarray]
-    velocities: list[np.ndarray]
-    averages: list[np.ndarray]
-    decays: list[bool]
-
-    def update(
-        self,
-        gradients: list[np.ndarray],
-        statistics: list[np.ndarray],
-        rate: float,
-        momentum: float,
-        nesterov_momentum: float,
-        weight_decay: float,
-        nesterov: bool,
-        average_step: float,
-    ) -> None:
-        for i, gradient in enumerate(gradients):
-            total = gradient + (weight_decay * self.weights[i] if self.decays[i] else 0)
-            self.velocities[i] = momentum * self.velocities[i] + total
-            direction = self.velocities[i]
-            if nesterov:
-                direction = total + nesterov_momentum * self.velocities[i]
-            self.weights[i] = self.weights[i] - rate * direction
-        for i, statistic in enumerate(statistics):
-            kept = (1 - average_step) * self.averages[i]
-            self.averages[i] = kept + average_step * statistic
+def config(nesterov: bool = False, is_inverse: bool = False) -> TrainingSettings:
+    rate = "inverse" if is_inverse else "constant"
+    return config_of("momentum", nesterov, staleness_rate=rate)
 
 
 @pytest.fixture(autouse=True)
@@ -112,18 +107,10 @@ def test_several_updates_are_those_of_the_formula(way, nesterov, inverse):
     weights, averages = normal(shapes), normal(of_averages)
     decays = [True, False, True]
     server = make_server(weights, averages, decays)
-    expected = Reference(
-        [one.astype(np.float64) for one in weights],
-        [np.zeros(shape) for shape in shapes],
-        [one.astype(np.float64) for one in averages],
-        decays,
-    )
-    others = {
-        "nesterov_momentum": 0.8,
-        "weight_decay": 0.05,
-        "nesterov": nesterov,
-        "average_step": 0.1,
-    }
+    twins = [
+        Twin(*pair, config(nesterov)) for pair in zip(weights, decays, strict=True)
+    ]
+    others = {"nesterov_momentum": 0.8, "decay": 0.05}
     for count, (number, read_at, rate, momentum) in enumerate(
         [(7, 0, 0.1, 0.9), (3, 0, 0.2, 0.45), (4, 2, 0.1, 0.9), (0, 0, 0.3, 0.9)]
     ):
@@ -136,6 +123,7 @@ def test_several_updates_are_those_of_the_formula(way, nesterov, inverse):
             statistics=statistics,
             rate=rate,
             momentum=momentum,
+            nesterov=nesterov,
             inverse_staleness=inverse,
             way=way,
             **others,
@@ -143,20 +131,25 @@ def test_several_updates_are_those_of_the_formula(way, nesterov, inverse):
         assert staleness == count - read_at
         if inverse:
             rate /= max(1, staleness)
-        expected.update(gradients, statistics, rate, momentum, **others)
-        for ours, reference in zip(
-            [*server.weights, *server.velocities, *server.averages],
-            [*expected.weights, *expected.velocities, *expected.averages],
-            strict=True,
-        ):
-            np.testing.assert_allclose(ours.numpy(), reference, **CLOSE)
+        for twin, gradient in zip(twins, gradients, strict=True):
+            twin.step(gradient, rate=rate, momentum=momentum, **others)
+        averages = [
+            0.9 * a + 0.1 * s for a, s in zip(averages, statistics, strict=True)
+        ]
     assert num_updates(server) == 4
+    for ours, expected in (
+        *zip(server.weights, (twin.weights for twin in twins), strict=True),
+        *zip(server.velocities, (twin.velocity for twin in twins), strict=True),
+        *zip(server.averages, averages, strict=True),
+    ):
+        # Two roundings of a float32 an update, over a few updates.
+        np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-5, atol=2e-6)
 
 
 @WAYS
 def test_two_stale_updates_by_hand(way):
     server = make_server([[1.0]])
-    update(server, [[1.0]], 0, way=way, rate=0.5, momentum=0.5, weight_decay=0.25)
+    update(server, [[1.0]], 0, way=way, rate=0.5, momentum=0.5, decay=0.25)
     # Gradient 1 + 0.25 * 1 = 1.25 and velocity 1.25; 1 - 0.5 * 1.25.
     assert server.weights[0].numpy() == [0.375]
     for number in (1, 2, 3):
@@ -240,8 +233,7 @@ def test_what_was_read_before_an_update_stays_as_it_was(way):
                 tf.constant(0, tf.int64),
                 tf.constant(0, tf.int64),
                 StepSettings(*map(tf.constant, (1.0, 0.9, 0.9)), 0.0),
-                False,
-                False,
+                config(),
             )
         with tf.control_dependencies([staleness]):
             return [tf.identity(one) for one in before]
@@ -314,3 +306,98 @@ def test_executions_of_one_closure_at_the_same_time_are_applied_once():
         thread.join()
     assert results.count(ALREADY_APPLIED) == 70
     np.testing.assert_array_equal(server.weights[0].numpy(), np.full(5000, -10))
+
+
+REFUSED = (tf.errors.InvalidArgumentError, ValueError)
+
+
+def call_op(server: Any, **changed: Any) -> None:
+    arguments = {
+        "variables": [one.handle for one in server.weights],
+        "velocities": [one.handle for one in server.velocities],
+        "gradients": [tf.ones([3]), tf.ones([2])],
+        "averages": [one.handle for one in server.averages],
+        "statistics": [tf.zeros([4])],
+        "applied": server.applied.handle,
+        "number": tf.constant(5, tf.int64),
+        "read_at": tf.constant(0, tf.int64),
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+        "nesterov_momentum": 0.9,
+        "nesterov": False,
+        "inverse_staleness": False,
+        "average_step": 0.1,
+        "weight_decays": [0.0, 0.0],
+    }
+    native.ops().resnet_server_update(**{**arguments, **changed})
+
+
+def op_server() -> Any:
+    return make_server([np.ones(3), np.ones(2)], [np.ones(4)])
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"gradients": [tf.ones([3]), tf.ones([3])]}, "variable 1 has the shape"),
+        ({"statistics": [tf.ones([5])]}, "variable 0 has the shape"),
+        ({"weight_decays": [0.0]}, "one value for each of 2 variables; got 1"),
+        ({"weight_decays": []}, "one value for each of 2 variables; got 0"),
+        ({"number": tf.constant([5, 6], tf.int64)}, r"must be scalars; got \[2\]"),
+        ({"read_at": tf.constant([0], tf.int64)}, r"must be scalars; got \[1\]"),
+        ({"learning_rate": [0.1, 0.1]}, r"must be scalars; got \[2\]"),
+        ({"momentum": [0.1, 0.1]}, r"must be scalars; got \[2\]"),
+        ({"nesterov_momentum": [0.1, 0.1]}, r"must be scalars; got \[2\]"),
+        ({"number": tf.constant(-1, tf.int64)}, "number at least 0"),
+    ],
+)
+def test_wrong_arguments_are_refused_and_change_nothing(changed, words):
+    server = op_server()
+    before = values(server)
+    with pytest.raises(REFUSED, match=words):
+        call_op(server, **changed)
+    assert_unchanged(server, before)
+    call_op(server)  # No lock is held any longer.
+    assert num_updates(server) == 1
+
+
+@pytest.mark.parametrize("which", ["variables", "velocities", "averages"])
+def test_variables_of_another_type_or_shape_are_refused(which):
+    name = "weights" if which == "variables" else which
+    for wrong, words in (
+        (tf.ones([4, 1]), "has the shape"),
+        (None, "must be float32; it is bfloat16"),
+    ):
+        server = op_server()
+        variables = getattr(server, name)
+        if wrong is None:
+            wrong = tf.ones(variables[0].shape, tf.bfloat16)
+        variables[0] = tf.Variable(wrong)
+        before = values(server)
+        with pytest.raises(REFUSED, match=words):
+            call_op(server)
+        assert_unchanged(server, before)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [tf.zeros([9]), tf.zeros([3, 3], tf.int64), tf.zeros([1], tf.int64)],
+)
+def test_a_log_of_closures_that_is_no_vector_of_numbers_is_refused(wrong):
+    server = op_server()
+    server.applied = tf.Variable(wrong)
+    before = values(server)
+    with pytest.raises(REFUSED, match="applied must be a vector of at least 2 int64"):
+        call_op(server)
+    assert_unchanged(server, before)
+
+
+def test_handles_must_be_scalars():
+    server = op_server()
+    handles = tf.stack([server.applied.handle])
+    with pytest.raises(REFUSED, match=r"must be scalars; got \[1\]"):
+        call_op(server, applied=handles)
+    stacked = [tf.stack([one.handle]) for one in server.weights]
+    with pytest.raises(REFUSED, match="handle of a variable must be a scalar"):
+        call_op(server, variables=stacked)
+    assert num_updates(server) == 0

@@ -13,7 +13,7 @@ from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
 from resnet.config.config import save_config
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
-from resnet.watchdog import failure_file
+from resnet.watchdog import history
 from tests.in_process import run
 from tests.unit.small_checkpoint import save
 
@@ -33,7 +33,7 @@ def stub(tmp_path):
         cases = [f"{number}) {line};;" for number, line in enumerate(lines[:-1], 1)]
         text = [
             "#!/bin/sh",
-            f"cd {tmp_path}; failure=model/{failure_file.FILE}",
+            f"cd {tmp_path}; failure=model/{history.FAILURE_FILE}",
             'case "$*" in --version) echo "$VERSION"; exit;;',
             '*" true") for host; do case " $GONE " in *" $host "*)',
             "  exit 1;; esac; done; exit 0;; esac",

@@ -187,7 +187,7 @@ def test_a_step_has_the_settings_of_its_phase(make_config):
     plain = make_config(**settings)
     assert changing(plain, 1) == pytest.approx((0.03, 0.9, 0.0), rel=1e-14)
     constants = plain.settings_at(1)
-    assert (constants.nesterov_momentum, constants.weight_decay) == (0.9, 5e-5)
+    assert (constants.nesterov_momentum, constants.decay) == (0.9, 5e-5)
 
 
 def phase_ends(model_dir) -> dict[int, str]:

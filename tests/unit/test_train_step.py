@@ -199,7 +199,7 @@ def test_a_phase_can_freeze_normalization_and_have_rates_for_layers(state):
     )
     step = step_of_phase(state, phase)
     _, gradients = gradients_of(state, batch(), is_training=False)
-    step(batch(), SETTINGS._replace(weight_decay=0.0))
+    step(batch(), SETTINGS._replace(decay=0.0))
     for name, gradient in zip(state.names, gradients, strict=True):
         factor = {"stem": 0, "classifier": 10}.get(name.split("/")[0], 1)
         # Nesterov's first step, from a velocity of 0: 1 + 0.9 times the gradient.
@@ -241,7 +241,7 @@ def test_gradients_longer_than_the_limit_are_shortened_together(config, share):
     _, gradients = gradients_of(state, batch())
     norm = np.sqrt(sum(np.square(one, dtype=np.float64).sum() for one in gradients))
     state = TrainState(changed(config, clip_norm=float(share * norm)))
-    step_of(state)(batch(), SETTINGS._replace(weight_decay=0.0))
+    step_of(state)(batch(), SETTINGS._replace(decay=0.0))
     factor = min(share, 1.0)
     assert_changes(state, before, [-0.1 * 1.9 * factor * one for one in gradients])
 
@@ -252,7 +252,7 @@ def test_weight_decay_is_added_behind_the_limit(config):
     _, gradients = gradients_of(state, batch())
     norm = np.sqrt(sum(np.square(one, dtype=np.float64).sum() for one in gradients))
     state = TrainState(changed(config, clip_norm=float(norm) / 8))
-    step_of(state)(batch(), SETTINGS._replace(weight_decay=0.5))
+    step_of(state)(batch(), SETTINGS._replace(decay=0.5))
     changes = [
         -0.1 * 1.9 * (gradient / 8 + 0.5 * old * decays(name))
         for name, old, gradient in zip(state.names, before, gradients, strict=True)

@@ -10,7 +10,7 @@ from multiprocessing import shared_memory
 
 import pytest
 
-from resnet.watchdog import client, failure_file, proc
+from resnet.watchdog import client, history, proc
 from tests.many_watchdogs import ManyWatchdogs
 from tests.unit.watched_ranks import (
     SOON,
@@ -34,7 +34,7 @@ def test_a_rank_that_dies_takes_the_other_with_it_and_is_named(ranks, tmp_path, 
     sentence = rf"error: rank {killed} on \S+ has died while computing step 7: it was"
     assert len(re.findall(sentence, said(tmp_path))) == 1
     assert said(tmp_path).count("error:") == 1
-    failure = failure_file.read(tmp_path)
+    failure = history.read_failure(tmp_path)
     assert failure["step"] == 7
     assert f"rank {killed} on" in failure["reason"]
 
@@ -54,7 +54,7 @@ def test_what_a_failed_rank_says_is_said_once_and_it_ends_the_job(ranks, tmp_pat
     pair, failed = ranks(), 1
     pair[failed].do(r"failed('Traceback:\n  a line\nTypeError: a bug\n')")
     assert "Traceback:\n  a line\nTypeError: a bug\n(rank" in said(tmp_path)
-    reason = failure_file.read(tmp_path)["reason"]
+    reason = history.read_failure(tmp_path)["reason"]
     assert reason.startswith(f"TypeError: a bug (rank {failed} on ")
     assert f"(rank {failed} on " in said(tmp_path)
     assert pair[1 - failed].process.poll() is None  # MPI ends it, or else its watchdog.

@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from resnet.watchdog import failure_file, monitor
+from resnet.watchdog import history, monitor
 from tests.unit.watched_ranks import (
     SOON,
     Rank,
@@ -69,7 +69,7 @@ def test_a_job_whose_output_nobody_reads_ends_all_the_same(ranks, tmp_path):
     pair[1].process.kill()
     assert pair[0].process.wait(SOON) == -signal.SIGKILL
     deadline = time.monotonic() + SOON
-    while (failure := failure_file.read(tmp_path)) is None:
+    while (failure := history.read_failure(tmp_path)) is None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert "rank 1 on" in failure["reason"]
@@ -100,7 +100,7 @@ def test_a_launcher_that_dies_is_named_and_its_rank_ends(tmp_path, rank_fails):
             rf"the launcher's process {rank.process.pid} on \S+, which started rank 0,"
         )
         assert re.search(f"error: {sentence} has died", (tmp_path / "0").read_text())
-        assert re.search(sentence, failure_file.read(tmp_path)["reason"])
+        assert re.search(sentence, history.read_failure(tmp_path)["reason"])
     finally:
         rank.end()
 

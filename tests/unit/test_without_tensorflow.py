@@ -32,7 +32,6 @@ WITHOUT_TENSORFLOW = {
     "resnet.base.intervals",
     "resnet.config.networks",
     "resnet.config.command_line",
-    "resnet.watchdog.failure_file",
     "resnet.watchdog.monitor",
     "resnet.watchdog.proc",
     "resnet.runtime.versions",

@@ -23,7 +23,7 @@ CODECS: Mapping[str, Codec] = {
     "topk": Codec(encode=sparse.encode_topk),
     "thresholdv": Codec(encode=sparse.encode_above_threshold),
     "adaptivethreshold": Codec(encode=sparse.encode_above_half),
-    "terngrad": Codec(encode=terngrad.encode, alignment=terngrad.alignment),
+    "terngrad": Codec(encode=terngrad.encode, alignment=lambda *_: 5),
     "qsgd": Codec(encode=qsgd.encode, alignment=qsgd.alignment),
     "fp16": Codec(encode=casts.encode_fp16),
     "bf16": Codec(encode=casts.encode_bf16),

@@ -40,9 +40,8 @@ class Residuals:
     the learning rate, unlike in algorithm 1 of the source: what is sent later counts
     with the rate of that later step.
 
-    Attributes:
-        has_momentum: Whether what is sent contains the momentum.
-        rank_variables: The state of this rank, by its stored name.
+    `has_momentum` is whether what is sent contains the momentum; `rank_variables` is
+    the state of this rank, by its stored name.
 
     Source: Karimireddy et al. 2019, arXiv:1901.09847.
     """
@@ -55,11 +54,7 @@ class Residuals:
         shapes: Mapping[str, Sequence[int]],
         num_ranks: int,
     ) -> None:
-        """Creates the residuals, which are zero.
-
-        Args:
-            shapes: Shape of the gradient in each vector by its name.
-        """
+        """Creates the residuals of vectors, by the shapes of their gradients: zeros."""
         del num_ranks
         self._settings = settings
         self._residuals: list[tf.Variable] = []
@@ -112,18 +107,15 @@ class Codec(NamedTuple):
             float32 and the same on all ranks, and what this rank has not sent of it.
         alignment: Returns the number of values at whose multiples messages can be cut,
             given the length of the longest vector.
-        state: Returns what `average` keeps of a vector, the same on all ranks, given
-            its name, the shape of its gradient, and two numbers as a seed.
+        state: Returns what `average` keeps of a vector, if anything, the same on all
+            ranks, given its name, the shape of its gradient, and two numbers as a seed.
         memory: What a rank keeps of its vectors from step to step.
     """
 
     encode: Callable[[tf.Tensor, Context], tuple[tf.Tensor, tf.Tensor]] | None = None
     average: Callable[[tf.Tensor, Context], tuple[tf.Tensor, tf.Tensor]] | None = None
     alignment: Callable[[CompressionSettings, int], int] = lambda _, __: 1
-    state: (
-        Callable[
-            [CompressionSettings, str, Sequence[int], Sequence[int]], tf.Variable | None
-        ]
-        | None
-    ) = None
+    state: Callable[
+        [CompressionSettings, str, Sequence[int], Sequence[int]], tf.Variable | None
+    ] = lambda *_: None
     memory: type[Residuals] = Residuals

@@ -34,7 +34,6 @@ class Velocities(Residuals):
     def __init__(
         self, config: Config, shapes: Mapping[str, Sequence[int]], num_ranks: int
     ) -> None:
-        """Creates both, which are zero; see `Residuals`."""
         super().__init__(config, shapes, num_ranks)
         self._config = config
         self._largest_norm = config.clip_norm / num_ranks**0.5
@@ -77,30 +76,17 @@ class Velocities(Residuals):
             velocity.assign(tf.where(is_sent, tf.zeros_like(velocity), velocity))
 
     def ratio_at(self, step: tf.Tensor) -> tf.Tensor:
-        """Returns the fraction of the values to send in a step of the run."""
+        """Returns the fraction of the values to send in a step, a float64 scalar.
+
+        It is ratio^((e + 1) / (E + 1)) in epoch e of E epochs of warm-up, counted from
+        0 at the start of the run, and `ratio` after these: for 0.1 % and 4 epochs 25 %,
+        6.3 %, 1.6 % and 0.4 %.
+
+        Source: Lin et al. 2018, arXiv:1712.01887, section 3.3.
+        """
         config = self._config
-        return ratio_at(
-            step - phases.first_step(config.phases, config.first_phase),
-            config.ratio,
-            config.num_train_examples / config.global_batch_size,
-            config.dgc_warmup_epochs,
-        )
-
-
-def ratio_at(
-    step: tf.Tensor, ratio: float, steps_per_epoch: float, warmup_epochs: int
-) -> tf.Tensor:
-    """Returns the fraction of the values to send in a step, a float64 scalar.
-
-    It is ratio^((e + 1) / (E + 1)) in epoch e of E epochs of warm-up, counted from 0,
-    and `ratio` after these: for 0.1 % and 4 epochs 25 %, 6.3 %, 1.6 % and 0.4 %.
-
-    Args:
-        step: Number of steps since the start of the run, an int64 scalar.
-        ratio: Fraction of the values to send after the warm-up.
-
-    Source: Lin et al. 2018, arXiv:1712.01887, section 3.3.
-    """
-    epoch = tf.floor(tf.cast(step, tf.float64) / steps_per_epoch)
-    exponent = tf.minimum((epoch + 1) / (warmup_epochs + 1), 1.0)
-    return tf.pow(tf.constant(ratio, tf.float64), exponent)
+        steps = step - phases.first_step(config.phases, config.first_phase)
+        steps_per_epoch = config.num_train_examples / config.global_batch_size
+        epoch = tf.floor(tf.cast(steps, tf.float64) / steps_per_epoch)
+        exponent = tf.minimum((epoch + 1) / (config.dgc_warmup_epochs + 1), 1.0)
+        return tf.pow(tf.constant(config.ratio, tf.float64), exponent)

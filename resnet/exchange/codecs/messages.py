@@ -31,10 +31,10 @@ _KIND_BYTE = 4
 
 
 def check_ops(method: str) -> None:
-    """Refuses to compress without the compiled ops.
+    """Refuses to compress without the compiled ops, with the reason why there are none.
 
     Raises:
-        UserError: If they can't be used here, with the reason.
+        UserError: If they can't be used here.
     """
     if native.ops() is None:
         raise UserError(
@@ -51,9 +51,7 @@ def ops() -> Any:
 def of_values(values: tf.Tensor, kind: int = DENSE) -> tf.Tensor:
     """Returns the message, uint8, of a vector whose values are sent one by one.
 
-    Args:
-        values: `[n]`, of the dtype that belongs to the kind; n is known in the graph.
-        kind: `DENSE`, `FLOAT16` or `BFLOAT16`.
+    They are `[n]`, of the dtype of the kind; n is known in the graph.
     """
     body = tf.reshape(tf.bitcast(values, tf.uint8), [-1])
     length = HEADER_BYTES + body.shape[0]
@@ -70,12 +68,8 @@ def cut(message: tf.Tensor, sizes: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]
     """Cuts a message into those of successive pieces of its vector, not coded anew.
 
     What these hold together is what the message holds, so the formula of a method acts
-    on the whole vector, wherever it is cut.
-
-    Args:
-        message: The message of the vector, uint8.
-        sizes: Length of each piece. All but the last one begin at multiples of the
-            codec's alignment.
+    on the whole vector, wherever it is cut. All pieces but the last one begin at
+    multiples of the codec's alignment.
 
     Returns:
         The messages, one behind the other, uint8; and their lengths in bytes, `[n]`
@@ -84,6 +78,8 @@ def cut(message: tf.Tensor, sizes: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]
     Raises:
         tf.errors.OpError: In the graph, if the message is corrupt.
     """
+    if len(sizes) == 1:
+        return message, tf.size(message)[tf.newaxis]
     return ops().resnet_cut_message(message, sizes=sizes)
 
 
@@ -92,9 +88,7 @@ def decode_mean(
 ) -> list[tf.Tensor]:
     """Returns the means over ranks of vectors, `[n]` float32 each.
 
-    Args:
-        messages: uint8: those of all vectors of rank 0, then those of rank 1, and so
-            on.
+    The messages, uint8, are those of all vectors of rank 0, then of rank 1, and so on.
 
     Raises:
         tf.errors.DataLossError: In the graph, if they are corrupt.

@@ -26,9 +26,7 @@ def average(values: tf.Tensor, context: Context) -> tuple[tf.Tensor, tf.Tensor]:
 def draw(num_values: int, count: int, stream: tf.Tensor) -> tf.Tensor:
     """Returns the coordinates that are kept, `[count]` int64, all different.
 
-    Args:
-        num_values: Length n of the vector, at least 1.
-        stream: `Context.stream`, of which the rank doesn't count.
+    Of `Context.stream`, the rank doesn't count.
     """
     # index_shuffle needs mixed keys: with the numbers of successive steps it would keep
     # some coordinates a fifth more often than others.

@@ -23,7 +23,6 @@ random numbers: as easy as 1, 2, 3".
 
 import tensorflow as tf
 
-from resnet.config.compression import CompressionSettings
 from resnet.exchange.codecs import messages
 from resnet.exchange.codecs.codec import Context
 
@@ -31,9 +30,3 @@ from resnet.exchange.codecs.codec import Context
 def encode(values: tf.Tensor, context: Context) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the message of a vector, and what it lacks."""
     return messages.ops().resnet_encode_ternary(values, context.stream)
-
-
-def alignment(settings: CompressionSettings, largest_size: int) -> int:
-    """Returns the values of a byte."""
-    del settings, largest_size
-    return 5

@@ -17,12 +17,7 @@ _WAITING_PER_WORKER = 1  # So that a worker never waits for the coordinator.
 
 
 class Result(NamedTuple):
-    """The result of a closure.
-
-    Attributes:
-        number: The number of the closure.
-        value: What its function returned, as NumPy values.
-    """
+    """The number of a closure that has ended, and what its function has returned."""
 
     number: int
     value: Any
@@ -31,10 +26,9 @@ class Result(NamedTuple):
 class Closures:
     """The closures that workers execute now, or are about to.
 
-    Any worker executes any closure. A worker that is lost has its closure executed by
-    another one. So is a closure whose worker is lost between its end and the fetching
-    of its result, which the runtime leaves to its user: servers ignore its second
-    update.
+    Any worker executes any closure. That of a worker that is lost is executed by
+    another one; also if its worker is lost between its end and the fetching of its
+    result, which the runtime leaves to its user: servers ignore its second update.
     """
 
     def __init__(
@@ -43,11 +37,6 @@ class Closures:
         num_workers: int,
         max_staleness: int,
     ) -> None:
-        """Begins without closures.
-
-        Args:
-            max_staleness: The bound on staleness; below 0 there is none.
-        """
         self._coordinator = coordinator
         self._most = num_workers * (1 + _WAITING_PER_WORKER)
         self._bound = StalenessBound(max_staleness)
@@ -63,11 +52,7 @@ class Closures:
         return len(self.running) < self._most and self._bound.may_start()
 
     def start(self, number: int, function: Callable[..., Any], *args: Any) -> None:
-        """Schedules a closure.
-
-        Args:
-            function: A `tf.function`.
-        """
+        """Schedules a closure, by a `tf.function`."""
         self.running.add(number)
         self._bound.start(number)
         self._calls[number] = function, args
@@ -80,7 +65,7 @@ class Closures:
 
     def _wait(self, number: int, value: Any) -> None:
         try:
-            result = tf.nest.map_structure(lambda one: one.fetch(), value)
+            result = tf.nest.map_structure(lambda remote: remote.fetch(), value)
         except Exception as error:
             self._ended.put((number, None, error))
         else:
@@ -132,10 +117,7 @@ def naming_corrupt_records(
     """Looks for corrupt records in what the workers read now, if a closure has failed.
 
     TensorFlow raises the error of a closure where the next one is started, or where a
-    result is awaited.
-
-    Args:
-        examples_read: Returns the numbers of the examples that the workers read now.
+    result is awaited. `examples_read` returns the numbers of the examples.
 
     Raises:
         UserError: If there are any, with their files and offsets.
@@ -148,24 +130,20 @@ def naming_corrupt_records(
 
 
 class StalenessBound:
-    """Decides when a closure may start so that no update gets too stale.
+    """Decides when a closure may start so that no update gets staler than a bound.
 
     Between the reading and the update of a closure there can only be the updates of
     closures that were running when it started, or that started since. So a closure
     waits until its start would bring no running one, nor itself, above the bound. In
     particular it waits until all closures before it are done except the last
-    `max_staleness`, which is the condition of stale synchronous parallel training.
+    `max_staleness`, which is the condition of stale synchronous parallel training. A
+    negative bound is none.
 
     Source: Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous
     Parallel Parameter Server".
     """
 
     def __init__(self, max_staleness: int) -> None:
-        """Begins without running closures.
-
-        Args:
-            max_staleness: The bound; below 0 there is none.
-        """
         self._max_staleness = max_staleness
         self._largest: dict[int, int] = {}  # Possible staleness of running closures.
 

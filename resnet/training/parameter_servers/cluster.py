@@ -18,11 +18,7 @@ _MAX_CONNECTIONS = 64
 def connect(
     endpoints: Sequence[Endpoint],
 ) -> tf.distribute.coordinator.ClusterCoordinator:
-    """Returns the coordinator of the servers and workers.
-
-    Args:
-        endpoints: Of each rank its job, its index, the addresses of its host and the
-            port of its server, and why it has none.
+    """Returns the coordinator of the servers and workers of all ranks.
 
     Raises:
         UserError: If a server has not started, or can't be reached.

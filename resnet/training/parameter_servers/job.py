@@ -35,12 +35,6 @@ class JobSignals:
     """The stop requests of all ranks, as rank 0 knows them."""
 
     def __init__(self, own: StopSignals, background: BackgroundCommunicator) -> None:
-        """Begins without a request.
-
-        Args:
-            own: The stop requests of rank 0.
-            background: The connection by which other ranks notify it of theirs.
-        """
         self._own = own
         self._background = background
 
@@ -63,7 +57,6 @@ def train(
     """Trains on parameter servers: rank 0 coordinates, the others serve or work.
 
     Args:
-        process: The rank of this process and its position on the node.
         save_settings: Writes the settings of the run, given its number of workers.
         export: Exports the network of a run that is complete.
 
@@ -137,8 +130,7 @@ def _coordinate(
 ) -> tuple[Config, bool]:
     """Trains as the coordinator; returns the settings, and whether the run is complete.
 
-    Args:
-        job: Rank 0 alone, with the stop requests of all ranks.
+    `job` is rank 0 alone, with the stop requests of all ranks.
     """
     startup.start_tensorflow(job.communicator)
     program.require_exit_at_once()

@@ -1,11 +1,13 @@
 """The variables of a run on its parameter servers, and their updates."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
 from resnet import native
 from resnet.config.phases import StepSettings
+from resnet.config.recipe import TrainingSettings
 from resnet.models.layers.normalization import Statistic
 from resnet.optim.groups import balanced
 from resnet.optim.train_state import TrainState
@@ -28,17 +30,16 @@ class Server:
         velocities: Their velocities.
         averages: The averages of batch normalization.
         decays: Whether weight decay applies to each of `weights`.
+        pairs: Each variable of the state on the coordinator with that of the server,
+            first those of `weights`.
         applied: int64 `[1 + MOST_APART]`: the number of updates; then the numbers of
             the last closures plus 1, each at 1 + number % MOST_APART.
     """
 
     def __init__(self, index: int, state: TrainState, indices: Sequence[int]) -> None:
-        """Creates the variables with the values of the state.
+        """Creates the variables with the values of the state on the coordinator.
 
-        Args:
-            state: The state of the run, on the coordinator.
-            indices: The indices of its variables in the order of the network's, first
-                the trainable ones, then the others.
+        Their indices are in the order of the network's, the trainable ones first.
         """
         self.device = f"/job:ps/replica:0/task:{index}/device:CPU:0"
         num_weights = len(state.trainable_variables)
@@ -47,13 +48,25 @@ class Server:
             index - num_weights for index in indices if index >= num_weights
         ]
         self.decays = [state.optimizer.decays[index] for index in self.indices]
+        velocities, averages = (
+            list(state.optimizer.velocities.values()),
+            _averages(state),
+        )
+        of_state = [
+            [state.trainable_variables[index] for index in self.indices],
+            [velocities[index] for index in self.indices],
+            [averages[index] for index in self.average_indices],
+        ]
         with tf.device(self.device):
-            self.weights = _copies(state.trainable_variables, self.indices)
-            self.velocities = _copies(
-                list(state.optimizer.velocities.values()), self.indices
-            )
-            self.averages = _copies(_averages(state), self.average_indices)
+            copies = [
+                [tf.Variable(ours.numpy(), trainable=False) for ours in variables]
+                for variables in of_state
+            ]
             self.applied = tf.Variable(tf.zeros([1 + MOST_APART], tf.int64))
+        self.weights, self.velocities, self.averages = copies
+        self.pairs = list(
+            zip(itertools.chain(*of_state), itertools.chain(*copies), strict=True)
+        )
 
 
 class ServerVariables:
@@ -64,12 +77,7 @@ class ServerVariables:
     """
 
     def __init__(self, state: TrainState, num_servers: int) -> None:
-        """Distributes the variables over the servers, about as many bytes to each.
-
-        Args:
-            state: The state of the run, on the coordinator, whose values they get.
-        """
-        self._state = state
+        """Distributes the variables of the state, about as many bytes to each."""
         sizes = [
             variable.shape.num_elements()
             for variable in [*state.trainable_variables, *_averages(state)]
@@ -85,62 +93,47 @@ class ServerVariables:
         To be called inside the graph of a closure, which reads each of them once, so
         that all of it has the same weights.
         """
-        return _read((one, one.indices, one.weights) for one in self.servers)
+        return _read(
+            (server, server.indices, server.weights) for server in self.servers
+        )
 
     def read_averages(self) -> list[tf.Tensor]:
         """Returns the averages of batch normalization, as `read_weights`."""
-        return _read((one, one.average_indices, one.averages) for one in self.servers)
+        return _read(
+            (server, server.average_indices, server.averages) for server in self.servers
+        )
 
     def push(self) -> None:
         """Sets the variables of the servers to those of the state."""
-        for ours, theirs in self._pairs():
-            theirs.assign(ours)
+        for server in self.servers:
+            for ours, theirs in server.pairs:
+                theirs.assign(ours)
 
     def pull(self) -> None:
         """Sets the variables of the state to those of the servers."""
-        for ours, theirs in self._pairs():
-            ours.assign(theirs.read_value())
+        for server in self.servers:
+            for ours, theirs in server.pairs:
+                ours.assign(theirs.read_value())
 
-    def require_updates(self, num_updates: int) -> None:
-        """Checks that each server has applied each closure once, none of them running.
+    def pull_weights(self) -> None:
+        """Sets only the trainable variables of the state to those of the servers."""
+        for server in self.servers:
+            for ours, theirs in server.pairs[: len(server.weights)]:
+                ours.assign(theirs.read_value())
 
-        Args:
-            num_updates: The number of closures since the variables were created.
+    def require_updates(self, count: int) -> None:
+        """Checks that each server has applied each closure so far, none running.
 
         Raises:
             RuntimeError: If an update was lost or applied twice.
         """
         for index, server in enumerate(self.servers):
-            applied = int(tf.gather(server.applied, 0))
-            if applied != num_updates:
+            applied = int(num_updates(server))
+            if applied != count:
                 raise RuntimeError(
-                    f"parameter server {index} must have applied {num_updates} updates,"
+                    f"parameter server {index} must have applied {count} updates,"
                     f" one for each part of a batch; it has applied {applied}"
                 )
-
-    def pull_weights(self) -> None:
-        """Sets only the trainable variables of the state to those of the servers."""
-        for server in self.servers:
-            for index, weight in zip(server.indices, server.weights, strict=True):
-                self._state.trainable_variables[index].assign(weight.read_value())
-
-    def _pairs(self) -> list[tuple[tf.Variable, tf.Variable]]:
-        state = self._state
-        pairs: list[tuple[tf.Variable, tf.Variable]] = []
-        for server in self.servers:
-            for all_ours, indices, theirs in (
-                (state.trainable_variables, server.indices, server.weights),
-                (
-                    list(state.optimizer.velocities.values()),
-                    server.indices,
-                    server.velocities,
-                ),
-                (_averages(state), server.average_indices, server.averages),
-            ):
-                pairs += zip(
-                    (all_ours[index] for index in indices), theirs, strict=True
-                )
-        return pairs
 
 
 def _read(
@@ -159,12 +152,6 @@ def _averages(state: TrainState) -> list[tf.Variable]:
     return [variable.value for variable in state.model.non_trainable_variables]
 
 
-def _copies(
-    variables: Sequence[tf.Variable], indices: Sequence[int]
-) -> list[tf.Variable]:
-    return [tf.Variable(variables[index].numpy(), trainable=False) for index in indices]
-
-
 def num_updates(server: Server) -> tf.Tensor:
     """Returns the number of updates so far, an int64 scalar."""
     return tf.gather(server.applied, 0)
@@ -177,22 +164,18 @@ def apply_update(
     number: tf.Tensor,
     read_at: tf.Tensor,
     settings: StepSettings,
-    nesterov: bool,
-    inverse_staleness: bool,
+    config: TrainingSettings,
 ) -> tf.Tensor:
     """Updates the variables of a server; to be called inside the graph of a closure.
 
-    The weights move as by `Momentum`, and the averages of batch normalization as
-    `moving_averages` says. An update of a closure that was applied before is ignored.
+    The weights move as by `momentum`, and the averages of batch normalization towards
+    the statistics of the batch. The update of a closure, by its number, an int64
+    scalar, that was applied before is ignored.
 
     Args:
-        gradients: The gradients, one for each of its weights.
-        statistics: The statistics of the batch, one for each of its averages.
-        number: The number of the closure, an int64 scalar.
         read_at: The `num_updates` of the server before its weights were read.
-        nesterov: Whether the momentum is Nesterov's.
-        inverse_staleness: Whether the learning rate is divided by the staleness where
-            that is above 1.
+        config: The settings, by whose `staleness_rate` the learning rate may be divided
+            by the staleness where that is above 1.
 
     Returns:
         The staleness, an int64 scalar, or `ALREADY_APPLIED`.
@@ -202,14 +185,7 @@ def apply_update(
     library = native.ops()
     if library is None:
         return apply_update_with_stock_ops(
-            server,
-            gradients,
-            statistics,
-            number,
-            read_at,
-            settings,
-            nesterov,
-            inverse_staleness,
+            server, gradients, statistics, number, read_at, settings, config
         )
     with tf.device(server.device):
         return library.resnet_server_update(
@@ -224,10 +200,10 @@ def apply_update(
             learning_rate=settings.learning_rate,
             momentum=settings.velocity_factor,
             nesterov_momentum=settings.nesterov_momentum,
-            nesterov=nesterov,
-            inverse_staleness=inverse_staleness,
+            nesterov=config.nesterov,
+            inverse_staleness=config.staleness_rate == "inverse",
             average_step=statistics[0].step_size if statistics else 0.0,
-            weight_decays=[settings.weight_decay * decays for decays in server.decays],
+            weight_decays=[settings.decay * decays for decays in server.decays],
         )
 
 
@@ -238,8 +214,7 @@ def apply_update_with_stock_ops(
     number: tf.Tensor,
     read_at: tf.Tensor,
     settings: StepSettings,
-    nesterov: bool,
-    inverse_staleness: bool,
+    config: TrainingSettings,
 ) -> tf.Tensor:
     """Does what `apply_update` does, with TensorFlow's own ops.
 
@@ -247,7 +222,7 @@ def apply_update_with_stock_ops(
     updates of several closures can mix, and of two executions of a closure at the same
     time both could be applied.
     """
-    rate, velocity_factor, nesterov_momentum, weight_decay = settings[:4]
+    rate, velocity_factor, nesterov_momentum, decay = settings[:4]
     with tf.device(server.device):
         # All that is sent has arrived before anything is applied.
         gradients = [tf.identity(gradient) for gradient in gradients]
@@ -257,7 +232,7 @@ def apply_update_with_stock_ops(
             slot = 1 + number % MOST_APART
             is_first = tf.not_equal(tf.gather(server.applied, slot), number + 1)
         staleness = count - read_at
-        if inverse_staleness:
+        if config.staleness_rate == "inverse":
             rate = rate / tf.cast(tf.maximum(staleness, 1), tf.float32)
 
         def update() -> tf.Tensor:
@@ -272,8 +247,8 @@ def apply_update_with_stock_ops(
                 server.decays,
                 strict=True,
             ):
-                if decays and weight_decay:
-                    gradient = gradient + weight_decay * weight
+                if decays and decay:
+                    gradient = gradient + decay * weight
                 # velocity = velocity_factor * velocity + gradient, and the weight moves
                 # by the new velocity, in one locked op: read afterwards, the velocity
                 # could be that of another update.
@@ -281,13 +256,13 @@ def apply_update_with_stock_ops(
                     tf.raw_ops.ResourceApplyMomentum(
                         var=weight.handle,
                         accum=velocity.handle,
-                        lr=rate * nesterov_momentum if nesterov else rate,
+                        lr=rate * nesterov_momentum if config.nesterov else rate,
                         grad=gradient,
                         momentum=velocity_factor,
                         use_locking=True,
                     )
                 )
-                if nesterov:
+                if config.nesterov:
                     ops.append(weight.assign_sub(rate * gradient, read_value=False))
             for average, value, statistic in zip(
                 server.averages, values, statistics, strict=True

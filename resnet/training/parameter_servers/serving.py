@@ -29,18 +29,14 @@ main()
 
 
 class ChildFailed(RuntimeError):
-    """A child process that did not start."""
+    """A child process did not start."""
 
 
 class Child:
     """A child process with a TensorFlow server, and how it is doing."""
 
     def __init__(self, role: Role, threads: Threads, port: int = 0) -> None:
-        """Starts the process.
-
-        Args:
-            port: TCP port of the server; 0 for any free one.
-        """
+        """Starts the process, whose server gets any free TCP port unless one is set."""
         self._process = subprocess.Popen(
             [
                 sys.executable,
@@ -84,12 +80,9 @@ class Child:
     def why_lost(self, stall_seconds: float) -> str:
         """Returns why the child can't be waited for any longer; empty if it can.
 
-        To be called several times within `stall_seconds`. After a longer break, in
-        which the whole job may have been suspended, the child has as long again.
-
-        Args:
-            stall_seconds: The time in seconds that it may be silent once it has
-                started.
+        To be called several times within `stall_seconds`, for which it may be silent
+        once it has started. After a longer break, in which the whole job may have been
+        suspended, the child has as long again.
         """
         code = self._process.poll()
         if code is not None:
@@ -126,14 +119,10 @@ def serve(
 ) -> None:
     """Runs the child of this rank until rank 0 ends the job.
 
-    A worker that has died, or that is silent for too long, is killed and started again
-    on the same port: the runtime takes it back. What it computed is computed again by
-    another worker. A parameter server that is lost ends the job.
-
-    Args:
-        role: The role of this rank, not that of rank 0.
-        stall_seconds: The time in seconds after which a silent child counts as lost.
-        signals: The stop requests of this rank, of which rank 0 is notified.
+    A worker that has died, or is silent for `stall_seconds`, is killed and started
+    again on the same port: the runtime takes it back, and another worker computes again
+    what it computed. A parameter server that is lost ends the job. Rank 0 is notified
+    of the stop requests of this rank.
 
     Raises:
         AgreedError, AgreedFailure, Preempted: As rank 0 ends the job.
@@ -152,7 +141,7 @@ def serve(
         communicator.report_status(
             f"looking after its {role.job}", is_timed=False, waits_for_others=True
         )
-        while not ending.has_come(_POLL_SECONDS):
+        while not ending.came.wait(_POLL_SECONDS):
             if stop_requested(signals) and not has_notified:
                 background.notify_rank_0()
                 has_notified = True
@@ -178,15 +167,11 @@ class _AwaitedEnding:
 
     def __init__(self, background: BackgroundCommunicator) -> None:
         self._background = background
-        self._came = threading.Event()
+        self.came = threading.Event()
         self.value = Ending()
         threading.Thread(target=self._wait, name="ending", daemon=True).start()
 
     def _wait(self) -> None:
         endings: list[Any] = self._background.allgather(None)
         self.value = endings[0]
-        self._came.set()
-
-    def has_come(self, seconds: float) -> bool:
-        """Returns whether the job has ended, after waiting up to `seconds` for it."""
-        return self._came.wait(seconds)
+        self.came.set()

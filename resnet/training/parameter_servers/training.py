@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 from typing import Any
 
@@ -27,6 +27,7 @@ from resnet.optim.train_state import TrainState
 from resnet.runtime.divergence import check_loss
 from resnet.runtime.job import Job, Run
 from resnet.runtime.preemption import Preempted, stop_requested
+from resnet.training.loop import evaluate_and_save, save
 from resnet.training.parameter_servers import worker_step
 from resnet.training.parameter_servers.closures import (
     Closures,
@@ -59,11 +60,7 @@ class AsyncTraining:
         coordinator: tf.distribute.coordinator.ClusterCoordinator,
         workers: Workers,
     ) -> None:
-        """Restores the newest checkpoint, and puts its variables on the servers.
-
-        Args:
-            job: The coordinator alone, with the stop requests of all ranks.
-        """
+        """Restores the newest checkpoint, and puts its variables on the servers."""
         self._run, self._config = run, run.config
         self._workers = workers
         self._records = run.train.records
@@ -90,9 +87,8 @@ class AsyncTraining:
                 workers,
             )
         self._evaluations = Evaluations(run, self._state, job, evaluator)
-        self._log = AsyncLog(
-            run.config, self._state, job.communicator, self._variables.pull_weights
-        )
+        self._log = AsyncLog(run.config, self._state, job.communicator)
+        self._log.pull_weights = self._variables.pull_weights
         self._manager = CheckpointManager(
             run.config, self._state, job.communicator, run.lock
         )
@@ -102,16 +98,7 @@ class AsyncTraining:
         self._losses: list[float] = []  # Losses of an incomplete step's closures.
 
     def run(self) -> bool:
-        """Trains to the last step.
-
-        Returns:
-            Whether the run is complete, as `train.train_and_evaluate` returns it.
-
-        Raises:
-            AgreedFailure: If the loss is no longer finite.
-            Preempted: If the run was asked to stop; the state is saved.
-            UserError: If a record is corrupt.
-        """
+        """Trains to the last step; returns and raises as `loop.train_and_evaluate`."""
         try:
             return self._train()
         except tf.errors.OpError:
@@ -132,9 +119,7 @@ class AsyncTraining:
         )
         with closing(self._closures), closing(self._log), closing(self._manager):
             while True:
-                if self._evaluations.is_due:
-                    self._save()  # First, since an evaluation takes long.
-                    self._save(self._evaluate())
+                evaluate_and_save(self._evaluations, self._manager, self._log)
                 is_reached = self._evaluations.target_is_reached
                 if state.step >= config.last_step or is_reached:
                     break
@@ -143,12 +128,11 @@ class AsyncTraining:
                     raise Preempted(f"stopped before step {state.step + 1}")
                 self._train_to(end_of_segment(config, state.step))
                 self._variables.pull()
-                self._save()
+                save(self._manager, self._log)
                 if stop_requested(self._signals):
                     self._manager.finish()
                     raise Preempted(f"stopped after step {state.step}, which is saved")
             self._manager.finish()
-        is_reached = self._evaluations.target_is_reached
         self._log.training_ended(is_reached)
         return state.step >= config.train_steps or is_reached
 
@@ -188,11 +172,7 @@ class AsyncTraining:
         if phase is not self._traced_phase:
             self._traced_phase = phase
             self._function = worker_step.make(
-                self._config,
-                phase,
-                self._state,
-                self._variables,
-                self._reading,
+                self._state, self._variables, self._reading
             )
         return self._function
 
@@ -250,14 +230,13 @@ class AsyncTraining:
     def _naming_corrupt_records(self) -> AbstractContextManager[None]:
         return naming_corrupt_records(
             self._records,
-            lambda: np.concatenate([one.numpy() for one in self._examples.values()]),
+            lambda: np.concatenate([part.numpy() for part in self._examples.values()]),
         )
 
     def _require_progress(self) -> None:
         """Ends the run if no worker has finished a closure for too long.
 
-        The ranks of the workers restart those that are lost. So it takes this long only
-        if the runtime itself waits forever.
+        The ranks of the workers restart those that are lost: the runtime waits forever.
         """
         now = time.monotonic()
         if now - self._polled_at > self._workers.stall_seconds:
@@ -277,35 +256,22 @@ class AsyncTraining:
         end = self._config.train_steps * self._workers.count
         return iter(tf.data.Dataset.range(first, end).map(of_part).prefetch(2))
 
-    def _evaluate(self) -> Mapping[str, Mapping[str, float]]:
-        try:
-            return self._evaluations.run(self._log)
-        except Preempted:
-            self._manager.finish()  # The save before the evaluation.
-            raise
-
-    def _save(self, results: Mapping[str, Mapping[str, float]] | None = None) -> None:
-        """Flushes the metrics so far to disk, then saves the state."""
-        with self._log.progress.paused():
-            self._log.sync()
-            self._manager.save(results or {})
-
 
 def end_of_segment(config: Config, step: int) -> int:
-    """Returns the next step after which the workers wait.
+    """Returns the next step after which the workers wait; not for local SGD.
 
     It is that of a checkpoint, an evaluation, the end of a phase or of the run,
-    whichever comes first.
-
-    Args:
-        config: The settings of the run, which has no local SGD.
-        step: The number of steps done, fewer than `config.last_step`.
+    whichever comes first after `step` steps, which are fewer than `config.last_step`.
     """
     every = [intervals.parse(config.checkpoint_every, "--checkpoint_every")]
     if config.eval_every:
         every.append(intervals.parse(config.eval_every, "--eval_every"))
     sizes = config.num_train_examples, config.global_batch_size
-    ends = [one.next_end(step, *sizes) for one in every if one.unit != "minute"]
+    ends = [
+        interval.next_end(step, *sizes)
+        for interval in every
+        if interval.unit != "minute"
+    ]
     ends += [first for first in phases.first_steps(config.phases) if first > step]
     return min([*ends, config.last_step])
 
@@ -313,25 +279,16 @@ def end_of_segment(config: Config, step: int) -> int:
 class AsyncLog(RunLog):
     """Metrics and progress lines of a run whose closures end in any order.
 
-    A step is done whenever as many closures have ended as a global batch has parts.
+    A step is done whenever as many closures have ended as a global batch has parts. A
+    line needs the weights, for its weight penalty, which `pull_weights` reads.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        state: TrainState,
-        communicator: Communicator,
-        pull_weights: Callable[[], None],
-    ) -> None:
-        """Opens the files of a run, or continues those of an earlier start.
+    pull_weights: Callable[[], None]
 
-        Args:
-            state: The state of the run on the coordinator.
-            pull_weights: A function that reads the weights from the servers, whose
-                weight penalty a line needs.
-        """
+    def __init__(
+        self, config: Config, state: TrainState, communicator: Communicator
+    ) -> None:
         super().__init__(config, state, communicator)
-        self._pull_weights = pull_weights
         self._staleness = StalenessLog()
         self._reading_seconds = self._seconds = 0.0
 
@@ -351,7 +308,7 @@ class AsyncLog(RunLog):
         return {"input_wait_share": share, **self._staleness.report()}
 
     def _weight_penalty(self) -> float:
-        self._pull_weights()
+        self.pull_weights()
         return super()._weight_penalty()
 
     def training_ended(self, target_is_reached: bool) -> None:

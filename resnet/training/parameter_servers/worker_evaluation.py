@@ -30,12 +30,9 @@ class WorkerEvaluator:
         closures: Closures,
         workers: Workers,
     ) -> None:
-        """Prepares the evaluation.
+        """Prepares the evaluation of the run's shard of validation, all examples.
 
-        Args:
-            run: The run, whose shard of validation is all examples; `eval_batch_size`
-                is the number of images that all workers process at a time.
-            job: The coordinator alone, with the stop requests of all ranks.
+        `eval_batch_size` is the number of images that all workers process at a time.
         """
         assert run.validation is not None  # noqa: S101 - Else nothing is evaluated.
         self._config = run.config

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from resnet.config.config import Config
-from resnet.config.phases import Phase, StepSettings
+from resnet.config import phases
+from resnet.config.phases import Phase
 from resnet.data.input_pipeline import Batch, Reading, ToRead, read_batch
 from resnet.models.layers import dropout, normalization
 from resnet.optim.train_state import TrainState
@@ -34,21 +34,17 @@ class Done(NamedTuple):
 
 
 def make(
-    config: Config,
-    phase: Phase,
-    state: TrainState,
-    variables: ServerVariables,
-    reading: Reading,
+    state: TrainState, variables: ServerVariables, reading: Reading
 ) -> Callable[..., Done]:
     """Returns the function of the closures of a phase, to be scheduled on workers.
 
-    Its arguments are the number of the closure (int64), what to read (`ToRead`), the
-    key of dropout (int64) and the first three of `StepSettings` (float32 `[3]`).
-
-    Args:
-        state: The state of the run, on the coordinator.
-        reading: What the workers read; a closure has a micro-batch of it.
+    The phase is that of the state's next step. The arguments of the function are the
+    number of the closure (int64), what to read (`ToRead`, a micro-batch of `reading`),
+    the key of dropout (int64) and the first three of `StepSettings` (float32 `[3]`).
     """
+    config = state.config
+    phase = phases.at(config.phases, state.step)
+    of_phase = config.settings_at(state.step)
 
     @tf.function(autograph=False)
     def step(
@@ -65,13 +61,13 @@ def make(
             counts = [servers.num_updates(server) for server in variables.servers]
         with tf.control_dependencies(counts):
             values = variables.read_weights()
-        loss, gradients, averages = _gradients(
-            config, phase, state, values, batch, dropout_key
-        )
+        loss, gradients, averages = _gradients(phase, state, values, batch, dropout_key)
         is_finite = tf.math.is_finite(tf.reduce_sum(gradients[0]))
         rate, velocity_factor, nesterov_momentum = tf.unstack(changing)
-        settings = StepSettings(
-            rate, velocity_factor, nesterov_momentum, phase.weight_decay
+        settings = of_phase._replace(
+            learning_rate=rate,
+            velocity_factor=velocity_factor,
+            nesterov_momentum=nesterov_momentum,
         )
         staleness = [
             servers.apply_update(
@@ -81,8 +77,7 @@ def make(
                 number,
                 count,
                 settings,
-                config.nesterov,
-                config.staleness_rate == "inverse",
+                config,
             )
             for server, count in zip(variables.servers, counts, strict=True)
         ]
@@ -99,21 +94,16 @@ def make(
 
 
 def _gradients(
-    config: Config,
     phase: Phase,
     state: TrainState,
     weights: Sequence[tf.Tensor],
     batch: Batch,
     dropout_key: tf.Tensor,
 ) -> tuple[tf.Tensor, list[tf.Tensor], list[normalization.Statistic]]:
-    """Returns loss, gradients and statistics of batch normalization of a batch.
+    """Returns the mean cross-entropy of a batch, its gradients, and its statistics.
 
-    Args:
-        dropout_key: The key of dropout, int64.
-
-    Returns:
-        The mean cross-entropy; the gradients of the weights, clipped if the settings
-        say so; the statistics of each of the model's moving averages, in their order.
+    The gradients are clipped if the settings say so. The statistics are those of each
+    of the model's moving averages, in their order.
     """
     replaced = zip(state.model.trainable_variables, weights, strict=True)
     with (
@@ -125,8 +115,8 @@ def _gradients(
         tape.watch(weights)
         loss = mean_loss(state.model, batch, phase)
     gradients = tape.gradient(loss, weights)
-    if config.clip_norm:
-        gradients, _ = tf.clip_by_global_norm(gradients, config.clip_norm)
-    by_average = {id(one.average): one for one in statistics}
-    averages = [by_average[id(one)] for one in state.model.non_trainable_variables]
-    return loss, gradients, averages
+    if clip_norm := state.config.clip_norm:
+        gradients, _ = tf.clip_by_global_norm(gradients, clip_norm)
+    of_average = {id(statistic.average): statistic for statistic in statistics}
+    averages = state.model.non_trainable_variables
+    return loss, gradients, [of_average[id(average)] for average in averages]
