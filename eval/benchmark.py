@@ -18,7 +18,7 @@ import statistics
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
@@ -39,9 +39,6 @@ from resnet.distributed.communicator import Communicator
 from resnet.hardware import physical_cores
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import host_warnings, program, startup
-
-if TYPE_CHECKING:  # It imports TensorFlow.
-    from eval.throughput import Report
 
 
 @dataclass(frozen=True)
@@ -96,8 +93,8 @@ def run_benchmark(
         with communicator.collective_errors():
             result = compare(settings, runs) if runs.vs else sweep(settings)
     else:
-        report = measure(settings, runs.profile, process, communicator)
-        result = report.figures
+        job = line.of(JobSettings)
+        result = measure(settings, job, runs.profile, process, communicator)
     if runs.json:
         print(json.dumps(result), flush=True)
 
@@ -127,10 +124,11 @@ def check(
 
 def measure(
     settings: Settings,
+    job: JobSettings,
     with_profile: bool,
     process: ProcessInfo,
     communicator: Communicator,
-) -> "Report":
+) -> dict[str, Any]:
     """Measures on all ranks; prints the figures and returns them."""
     record_set = None
     num_classes = settings.num_random_classes
@@ -149,32 +147,19 @@ def measure(
     if record_set:
         shards = startup.check_shards(record_set, ["train"], "example", communicator)
     with host_warnings.gathered(communicator):
-        threads = startup.start_on_own_cores(
-            process,
-            communicator,
-            JobSettings(
-                num_intra_threads=settings.num_intra_threads,
-                num_inter_threads=settings.num_inter_threads,
-                kmp_blocktime=settings.kmp_blocktime,
-            ),
-        )
+        threads = startup.start_on_own_cores(process, communicator, job)
         from eval import throughput
 
-        example_shards = {}
+        shard = None
         if record_set:
-            example_shards = startup.open_shards(record_set, shards, communicator)
+            shard = startup.open_shards(record_set, shards, communicator)["train"]
         report, profile = throughput.measure(
-            settings,
-            num_classes,
-            example_shards.get("train"),
-            threads,
-            with_profile,
-            communicator,
+            settings, num_classes, shard, threads, with_profile, communicator
         )
     print(report.table())
     if profile:
         print(f"\n{profile.table()}")
-    return report
+    return report.figures
 
 
 def compare(settings: Settings, runs: Runs) -> dict[str, Any]:
@@ -200,23 +185,20 @@ def compare_in_pairs(
     The speed of a machine drifts, so each ratio is that of two consecutive runs.
     """
     print(f"{'pair':>4} {'ours':>10} {'theirs':>10} {'ratio':>7}", flush=True)
-    pairs: list[tuple[float, float]] = []
+    rates: dict[str, list[float]] = {"ours": [], "theirs": []}
+    ratios = []
     for number in range(1, num_pairs + 1):
-        pair = (ours(), theirs())
-        pairs.append(pair)
+        our_rate, their_rate = ours(), theirs()
+        rates["ours"].append(our_rate)
+        rates["theirs"].append(their_rate)
+        ratios.append(our_rate / their_rate)
         print(
-            f"{number:4} {pair[0]:10,.2f} {pair[1]:10,.2f} {pair[0] / pair[1]:7.3f}",
+            f"{number:4} {our_rate:10,.2f} {their_rate:10,.2f} {ratios[-1]:7.3f}",
             flush=True,
         )
-    ratios = [our_rate / their_rate for our_rate, their_rate in pairs]
     print(f"ours / theirs: median {measuring.spread(ratios)}")
-    return {
-        "ratio": round(statistics.median(ratios), 4),
-        "min": round(min(ratios), 4),
-        "max": round(max(ratios), 4),
-        "ours": [our_rate for our_rate, _ in pairs],
-        "theirs": [their_rate for _, their_rate in pairs],
-    }
+    shown = {"ratio": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
+    return {**{name: round(value, 4) for name, value in shown.items()}, **rates}
 
 
 def layouts(num_cores: int, batch_size: int) -> list[tuple[int, int]]:

@@ -15,8 +15,7 @@ Requested = str | list[int]
 def parse(value: str) -> Requested:
     """Returns the value of --checkpoints: one of `NAMES`, or a sorted list of steps.
 
-    Raises:
-        UserError: If the value is neither of them.
+    Raises UserError if the value is neither of them.
     """
     if value in NAMES:
         return value
@@ -32,35 +31,27 @@ def parse(value: str) -> Requested:
 def choose(requested: Requested, model_dir: Path) -> list[int]:
     """Returns the steps of the checkpoints that `parse` returned, in ascending order.
 
-    Raises:
-        UserError: If the run has no checkpoint, or lacks a requested one.
+    Raises UserError if the run has no checkpoint, or lacks a requested one.
     """
     saved = step_dirs.saved_steps(model_dir)
     if not saved:
         raise UserError(
             f"no checkpoint has been saved in {model_dir} yet; start training first."
         )
+    if requested in ("latest", "all"):
+        return saved[-1:] if requested == "latest" else saved
     has = f"it has those of steps {', '.join(map(str, saved))}."
-    if requested == "latest":
-        return saved[-1:]
-    if requested == "all":
-        return saved
-    if requested == "phases":
-        ends = sorted(retention.phase_ends(retention.list_saved(model_dir)))
-        if not ends:
-            raise UserError(
-                f"no saved checkpoint in {model_dir} ends a phase of the recipe. Pass"
-                f" steps to --checkpoints; {has}"
-            )
-        return ends
-    if requested == "best":
-        best = retention.best_step(retention.list_saved(model_dir))
-        if best is None:
-            raise UserError(
-                f"training has evaluated no saved checkpoint in {model_dir}. Pass steps"
-                f" to --checkpoints; {has}"
-            )
-        return [best]
+    if requested in ("best", "phases"):
+        checkpoints = retention.list_saved(model_dir)
+        steps = sorted(retention.phase_ends(checkpoints))
+        problem = f"no saved checkpoint in {model_dir} ends a phase of the recipe"
+        if requested == "best":
+            best = retention.best_step(checkpoints)
+            steps = [] if best is None else [best]
+            problem = f"training has evaluated no saved checkpoint in {model_dir}"
+        if not steps:
+            raise UserError(f"{problem}. Pass steps to --checkpoints; {has}")
+        return steps
     steps = [int(step) for step in requested]
     if missing := sorted(set(steps) - set(saved)):
         raise UserError(
@@ -82,14 +73,9 @@ def check_combination(combine: str, checkpoints: str, steps: Sequence[int]) -> N
 def weights_to_evaluate(
     requested: str | None, config: Config, model_dir: str | Path
 ) -> list[str]:
-    """Returns the names of the weights to evaluate (`evaluations.weights_of`).
+    """Returns the names of the weights to evaluate, by --weights (None: all).
 
-    Args:
-        requested: The value of --weights: "raw", "ema" or "both"; None for those that
-            the run has.
-
-    Raises:
-        UserError: If the run doesn't have them.
+    Raises UserError if the run doesn't have them.
     """
     if config.ema_decay:
         return [requested] if requested in ("raw", "ema") else ["raw", "ema"]
@@ -104,10 +90,6 @@ def weights_to_evaluate(
 def require(
     step: int | None, weights: str | None, config: Config, model_dir: Path
 ) -> None:
-    """Refuses a checkpoint (None: the newest) or weights that a run doesn't have.
-
-    Raises:
-        UserError: If it doesn't have one of them.
-    """
+    """Refuses a checkpoint (None: the newest) or weights that a run doesn't have."""
     choose("latest" if step is None else [step], model_dir)
     weights_to_evaluate(weights, config, model_dir)

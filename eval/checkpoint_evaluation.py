@@ -8,12 +8,7 @@ from absl import logging
 
 from eval.evaluation_report import Evaluated
 from resnet.base.errors import UserError
-from resnet.checkpoint import (
-    restore,
-    retention,
-    step_dirs,
-    tensors,
-)
+from resnet.checkpoint import restore, retention, step_dirs, tensors
 from resnet.checkpoint.integrity import CorruptCheckpoint
 from resnet.checkpoint.tensors import Checkpoint
 from resnet.checkpoint.watch import CheckpointWatch
@@ -30,17 +25,11 @@ _NUM_LOG_LINES = 10  # About as many lines of progress per evaluation.
 
 
 class Evaluation(NamedTuple):
-    """What was evaluated and its result.
-
-    Attributes:
-        what: The checkpoints and weights.
-        result: The result of all ranks.
-        top: The predictions of this rank; None unless they are kept.
-    """
+    """What was evaluated, and the result of all ranks."""
 
     what: Evaluated
     result: Result
-    top: TopClasses | None
+    top: TopClasses | None  # The predictions of this rank, if they are kept.
 
 
 class CheckpointEvaluation:
@@ -61,13 +50,9 @@ class CheckpointEvaluation:
     ) -> None:
         """Prepares the evaluation; no checkpoint is loaded yet.
 
-        Args:
-            state: The state that the checkpoints are loaded into, whose settings name
-                the folder of the run. Only rank 0 reads it.
-            evaluator: The evaluator of the network of `state`.
-            precise_bn: The recomputation of the statistics of batch normalization
-                before each evaluation; None for the saved statistics.
-            keeps_predictions: Whether each evaluation has its predictions.
+        Checkpoints are loaded into the state, whose settings name the folder of the
+        run. Only rank 0 reads it. Before each evaluation, `precise_bn` recomputes the
+        statistics of batch normalization; None takes the saved ones.
         """
         self._model_dir = Path(state.config.model_dir)
         self._state = state
@@ -91,28 +76,23 @@ class CheckpointEvaluation:
 
     def mean_weights_of(self, steps: Sequence[int]) -> Iterator[Evaluation]:
         """Evaluates the mean of the weights of the checkpoints of the given steps."""
-
-        def load() -> Checkpoint:
-            return tensors.mean_of_weights(
-                tensors.load(self._model_dir, step) for step in steps
-            )
-
-        self._load_on_all_ranks("the checkpoints", load)
+        loaded = (tensors.load(self._model_dir, step) for step in steps)
+        self._load_on_all_ranks(
+            "the checkpoints", lambda: tensors.mean_of_weights(loaded)
+        )
         yield from self._evaluate(steps, "weights")
 
     def mean_predictions_of(self, steps: Sequence[int]) -> Iterator[Evaluation]:
-        """Evaluates the ensemble of the checkpoints of the given steps.
+        """Evaluates the mean of the class probabilities of the given checkpoints.
 
-        Its predictions are the mean of the checkpoints' class probabilities. Each
-        checkpoint is evaluated once, and the sum of the predictions is kept in memory.
+        Each of them is evaluated once; the sum of the predictions is kept in memory.
         """
         ensembles = {name: self._evaluator.new_ensemble() for name in self._weights}
         for step in steps:
             self._load_step(step)
             for name in self._weights_in_turn():
-                self._evaluator.add_to(
-                    ensembles[name], self._state.weight_penalty(), self._log_progress
-                )
+                penalty = self._state.weight_penalty()
+                self._evaluator.add_to(ensembles[name], penalty, self._log_progress)
         for name, ensemble in ensembles.items():
             top = self._new_top()
             result = self._evaluator.evaluate_ensemble(ensemble, top)
@@ -135,10 +115,8 @@ class CheckpointEvaluation:
     ) -> None:
         """Writes the predictions of an evaluation to the folder of the run.
 
-        Every rank must call it; rank 0 writes.
-
-        Raises:
-            AgreedError: On all ranks, if the file can't be written.
+        Every rank must call it; rank 0 writes. Raises AgreedError, on all ranks, if the
+        file can't be written.
         """
         config, communicator = self._state.config, self._communicator
         own, whole = top.of_rank(), top.of_all(communicator)
@@ -158,9 +136,9 @@ class CheckpointEvaluation:
                 top_probabilities=whole.probabilities,
                 wrong_images=tuple(images),
             )
-            # Other views are another evaluation, whose file doesn't replace this one.
-            is_center = config.eval_views == "center"
-            name = what.file_name + ("" if is_center else f"-{config.eval_views}")
+            name = what.file_name
+            if config.eval_views != "center":  # Another evaluation, of its own file.
+                name += f"-{config.eval_views}"
             path = prediction_file.write(self._model_dir, name, predictions)
             logging.info("The predictions are in %s", path)
 
@@ -168,10 +146,8 @@ class CheckpointEvaluation:
         return TopClasses() if self._keeps_predictions else None
 
     def _load_step(self, step: int) -> None:
-        self._load_on_all_ranks(
-            f"the checkpoint of step {step}",
-            lambda: tensors.load(self._model_dir, step),
-        )
+        what = f"the checkpoint of step {step}"
+        self._load_on_all_ranks(what, lambda: tensors.load(self._model_dir, step))
 
     def _load_on_all_ranks(
         self, what: str, load: Callable[[], Checkpoint | None]
@@ -200,8 +176,7 @@ class CheckpointEvaluation:
     def _load_from(self, watch: CheckpointWatch, step: int) -> Checkpoint | None:
         """Returns a checkpoint; None if it is corrupt, was deleted, or written again.
 
-        Raises:
-            UserError: If it can't be read now, or is of a newer format.
+        Raises UserError if it can't be read now, or is of a newer format.
         """
         folder = step_dirs.of_step(self._model_dir, step)
         before = step_dirs.version(folder)
@@ -220,16 +195,13 @@ class CheckpointEvaluation:
         Its metadata are read again, because the run saves a checkpoint before it
         evaluates it, and updates the metadata with the result.
         """
-        return retention.ends_run(
-            self._model_dir, self._state.step, self._state.config.last_step
-        )
+        state = self._state
+        return retention.ends_run(self._model_dir, state.step, state.config.last_step)
 
     def _weights_in_turn(self) -> Iterator[str]:
+        num_ranks = self._metadata.get("num_ranks", 1)
         return evaluations.weights_in_turn(
-            self._state,
-            self._weights,
-            self._precise_bn,
-            self._metadata.get("num_ranks", 1),
+            self._state, self._weights, self._precise_bn, num_ranks
         )
 
     def _evaluate(
@@ -237,9 +209,8 @@ class CheckpointEvaluation:
     ) -> Iterator[Evaluation]:
         for name in self._weights_in_turn():
             top = self._new_top()
-            result = self._evaluator.evaluate(
-                self._state.weight_penalty(), self._log_progress, top
-            )
+            penalty = self._state.weight_penalty()
+            result = self._evaluator.evaluate(penalty, self._log_progress, top)
             yield Evaluation(Evaluated(steps, name, combine), result, top)
 
     def _log_progress(self, done: int) -> None:

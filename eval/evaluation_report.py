@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import json
-import math
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,18 +19,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """The checkpoints and weights that a result belongs to.
+    """The checkpoints and weights that a result belongs to."""
 
-    Attributes:
-        steps: The steps of the checkpoints, ascending.
-        weights: "raw" or "ema", the exponential moving average of the weights.
-        combine: What is averaged over several checkpoints: "weights", "predictions",
-            or "none".
-    """
-
-    steps: Sequence[int]
-    weights: str
-    combine: str
+    steps: Sequence[int]  # Ascending.
+    weights: str  # "raw" or "ema", the exponential moving average of the weights.
+    combine: str  # What is averaged: "weights", "predictions", or "none".
 
     def __str__(self) -> str:
         steps = ", ".join(map(str, self.steps))
@@ -42,11 +34,7 @@ class Evaluated:
 
     @property
     def file_name(self) -> str:
-        """The name of a file of this evaluation, without a suffix.
-
-        Of combined checkpoints it has their number and a checksum of their steps, so
-        that means of other checkpoints have other names.
-        """
+        """The name of a file of this evaluation, another for means of other steps."""
         suffix = "-ema" if self.weights == "ema" else ""
         if self.combine == "none":
             return f"step-{self.steps[-1]:08d}{suffix}"
@@ -58,25 +46,18 @@ class Evaluated:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the values for JSON; `steps` only for combined checkpoints."""
-        values: dict[str, Any] = {
-            "global_step": self.steps[-1],
-            "weights": self.weights,
-        }
-        if self.combine != "none":
-            values["steps"] = list(self.steps)
-        return values
+        steps = {} if self.combine == "none" else {"steps": list(self.steps)}
+        return {"global_step": self.steps[-1], "weights": self.weights, **steps}
 
 
 class EvaluationReport:
     """Logs, prints and writes each result."""
 
     def __init__(self, settings: Mapping[str, Any], json_file: str) -> None:
-        """Starts a report without results.
+        """Starts a report without results; an empty path is no JSON file.
 
-        Args:
-            settings: The settings of all results, for JSON. Where their "split" is
-                "train", the lines say so.
-            json_file: The path of the JSON file; empty for no file.
+        The settings of all results are for JSON. Where their "split" is "train", the
+        lines say so.
         """
         self._settings = dict(settings)
         self._json_file = json_file
@@ -87,9 +68,7 @@ class EvaluationReport:
         """Logs and prints a result, and writes all results so far.
 
         In the JSON file, the values of the last result are also at the top level.
-
-        Raises:
-            UserError: If the file can't be written.
+        Raises UserError if the file can't be written.
         """
         name = f"{what}{self._suffix}"
         now = datetime.datetime.now().strftime("%Y-%m-%d-%H:%M:%S")
@@ -115,9 +94,12 @@ class EvaluationReport:
         errors.print_to_pipe(f"{name}: {result}")
         self._results.append({**what.as_dict(), **result.as_dict()})
         if self._json_file:
-            contents = {**self._settings, "results": self._results}
-            contents |= self._results[-1]
-            text = json.dumps(_finite(contents), indent=2, allow_nan=False) + "\n"
+            text = json.dumps(
+                {**self._settings, "results": self._results, **self._results[-1]}
+            )
+            # JSON can't hold NaN and infinity: they become null.
+            contents = json.loads(text, parse_constant=lambda _: None)
+            text = json.dumps(contents, indent=2) + "\n"
             try:
                 atomic_files.atomic_write_bytes(self._json_file, text.encode())
             except OSError as error:
@@ -127,22 +109,10 @@ class EvaluationReport:
                 ) from error
 
 
-def _finite(value: Any) -> Any:
-    """Returns a value with None for numbers that JSON can't hold, NaN and infinity."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
-
-
 def check_json_file(json_file: str) -> None:
     """Refuses a file for the results that can't be written; an empty name is none.
 
-    Raises:
-        UserError: If its folder doesn't exist, or if it is a folder itself.
+    Raises UserError if its folder doesn't exist, or if it is a folder itself.
     """
     if not json_file:
         return

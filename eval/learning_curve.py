@@ -71,9 +71,8 @@ def main(argv: Sequence[str]) -> int:
 def load(folders: Sequence[pathlib.Path]) -> list[LoggedRun]:
     """Returns the runs in folders, named by their recipes or, if these repeat, folders.
 
-    Raises:
-        UserError: If there is no run, it has no metrics yet, or a line lacks a metric
-            that is drawn.
+    Raises UserError if there is no run, it has no metrics yet, or a line lacks a metric
+    that is drawn.
     """
     lines = list(map(_read_lines, folders))
     configs = [load_config(str(folder)) for folder in folders]

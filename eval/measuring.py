@@ -43,8 +43,7 @@ def spread(values: Sequence[float], form: str = ".3f", unit: str = "") -> str:
 def split_flags(text: str, flag: str) -> list[str]:
     """Returns the words of a flag whose value is split as a shell would.
 
-    Raises:
-        UserError: If it has a quotation mark without its counterpart.
+    Raises UserError if it has a quotation mark without its counterpart.
     """
     try:
         return shlex.split(text)
@@ -55,8 +54,7 @@ def split_flags(text: str, flag: str) -> list[str]:
 def command(program: Path, arguments: Sequence[str], num_ranks: int) -> list[str]:
     """Returns the command of a program; `num_ranks` of 0 is a process without mpirun.
 
-    Raises:
-        UserError: If mpirun is neither in this Python's environment nor on PATH.
+    Raises UserError if mpirun is neither in this Python's environment nor on PATH.
     """
     words = [sys.executable, str(program), *arguments]
     if not num_ranks:
@@ -90,11 +88,10 @@ def start_job(command: Sequence[str], output: IO[bytes]) -> subprocess.Popen[byt
 def run_benchmark(arguments: Sequence[str], num_ranks: int = 0) -> dict[str, Any]:
     """Runs this project's benchmark and returns its JSON object.
 
+    Raises UserError if the benchmark fails.
+
     Args:
         num_ranks: As `command` takes it.
-
-    Raises:
-        UserError: If the benchmark fails.
     """
     completed = subprocess.run(
         command(BENCHMARK, [*arguments, "--json"], num_ranks),
@@ -109,8 +106,7 @@ def run_benchmark(arguments: Sequence[str], num_ranks: int = 0) -> dict[str, Any
 def run_peer(shell_command: str) -> float:
     """Runs another benchmark; returns the sum of the rates in its lines of JSON.
 
-    Raises:
-        UserError: If it fails, or prints no object with `images_per_second`.
+    Raises UserError if it fails, or prints no object with `images_per_second`.
     """
     completed = subprocess.run(
         shell_command, shell=True, capture_output=True, text=True, check=False
@@ -161,9 +157,7 @@ def hours_of_steps(
     The images per second of a line leave out evaluations, checkpoints and the step in
     which a start traces its graph, which counts as long as the others of its line. A
     line without a rate, which has only such a step, has the rate of the next one.
-
-    Raises:
-        UserError: If no line has a rate.
+    Raises UserError if no line has a rate.
     """
     rates = [line.get("images_per_second", 0.0) for line in trained]
     if not any(rates):

@@ -26,7 +26,6 @@ from resnet.base import program  # Before imports that may fail.
 
 from absl import logging
 
-from data_prep.records import image_encoding
 from data_prep.sources import imagenet_labels
 from data_prep.sources.folders import EXTENSIONS
 from eval import checkpoint_choice
@@ -38,6 +37,7 @@ from resnet.config.command_line import JobSettings
 from resnet.config.config import Config, load_config
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents
+from resnet.export.contents import Contents
 from resnet.export.exported_network import ExportedNetwork, ExportedPredictor
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import startup
@@ -95,24 +95,24 @@ class Network:
 
     Attributes:
         name: What it is, for messages.
-        class_names: The names of the classes, in the order of the labels.
-        class_descriptions: The description of each class, or nothing.
-        image_format: The format of the images of the training set; None if unknown.
-        apply_exif_orientation: Whether that set's images were rotated by EXIF.
+        contents: Its description.
         load: A function that loads it. It imports TensorFlow.
     """
 
     name: str
-    class_names: tuple[str, ...]
-    class_descriptions: tuple[str, ...]
-    image_format: str | None
-    apply_exif_orientation: bool
+    contents: Contents
     load: "Callable[[], Predictor | ExportedPredictor]"
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the labels."""
+        return self.contents.class_names
 
     @property
     def descriptions(self) -> tuple[str, ...]:
         """The descriptions; if it has none, those of ImageNet's classes, or nothing."""
-        return self.class_descriptions or imagenet_labels.describe(self.class_names)
+        known = self.contents.class_descriptions
+        return known or imagenet_labels.describe(self.class_names)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -153,8 +153,7 @@ def main(argv: Sequence[str]) -> int:
 def exported_network(settings: PredictSettings) -> Network:
     """Returns the network that --exported_model names.
 
-    Raises:
-        UserError: If it can't be read, or a flag is for a run.
+    Raises UserError if it can't be read, or a flag is for a run.
     """
     for name in ("step", "weights"):
         if getattr(settings, name) is not None:
@@ -163,27 +162,17 @@ def exported_network(settings: PredictSettings) -> Network:
                 " weights. Leave it out."
             )
     exported = ExportedNetwork(pathlib.Path(settings.exported_model))
-    described = exported.contents
-
-    return Network(
-        f"the network in {settings.exported_model}",
-        described.class_names,
-        described.class_descriptions,
-        described.image_format or None,
-        described.apply_exif_orientation,
-        lambda: ExportedPredictor(exported),
-    )
+    name = f"the network in {settings.exported_model}"
+    return Network(name, exported.contents, exported.load)
 
 
 def network_of_run(model_dir: str, settings: PredictSettings) -> Network:
     """Returns the network of a run, as --step and --weights choose it.
 
-    Raises:
-        UserError: If the run doesn't have it.
+    Raises UserError if the run doesn't have it.
     """
     config, folder = load_config(model_dir), pathlib.Path(model_dir)
     checkpoint_choice.require(settings.step, settings.weights, config, folder)
-    training_set = contents.training_set(config)
 
     def load() -> "Predictor":
         from resnet.checkpoint import restore
@@ -192,14 +181,8 @@ def network_of_run(model_dir: str, settings: PredictSettings) -> Network:
         trained = restore.load_network(config, folder, settings.step, settings.weights)
         return Predictor(trained.model, config)
 
-    return Network(
-        f"the network of the run in {model_dir}",
-        config.class_names,
-        training_set.class_descriptions if training_set else (),
-        training_set.image_format if training_set else None,
-        training_set is not None and training_set.apply_exif_orientation,
-        load,
-    )
+    name = f"the network of the run in {model_dir}"
+    return Network(name, contents.of_run(config), load)
 
 
 def names_in(arguments: Sequence[str]) -> Iterator[str]:
@@ -279,19 +262,15 @@ def read_images(
     report_problem: Callable[[str], None],
 ) -> list[tuple[str, "tf.Tensor"]]:
     """Returns the paths of the images that can be read, each with its values."""
-    import tensorflow as tf
+    known = network.contents
 
     def read(path: str) -> "tf.Tensor | str":
         try:
-            file = image_encoding.read_as_stored(
-                path, network.image_format, network.apply_exif_orientation
+            return predictor.preprocess.of_file(
+                path, known.image_format, known.apply_exif_orientation
             )
-            return predictor.preprocess(*file)
         except UserError as error:
             return str(error)
-        except tf.errors.OpError as error:
-            reason = error.message.splitlines()[0].rstrip(".")
-            return f"{path} can't be decoded as an image: {reason}."
 
     images = []
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -311,8 +290,7 @@ def predict(
 ) -> Iterator[tuple[str, list[Predicted]]]:
     """Yields the path of each image of `read_images` and its most probable classes.
 
-    Raises:
-        UserError: If the probabilities aren't finite.
+    Raises UserError if the probabilities aren't finite.
     """
     import numpy as np
     import tensorflow as tf
@@ -327,19 +305,17 @@ def predict(
             f"{network.name} predicts NaN or infinity, so its training has diverged."
             " Take an earlier checkpoint of its run."
         )
-    names, descriptions = network.class_names, network.descriptions
+    names = network.class_names
+    descriptions = network.descriptions or ("",) * len(names)
     best = top_classes(rows, min(top_k, len(names)))
     for (path, _), row, indices in zip(images, rows, best, strict=True):
-        predicted = [
-            Predicted(
-                names[index],
-                index,
-                float(row[index]),
-                descriptions[index] if descriptions else "",
-            )
-            for index in indices.tolist()
-        ]
-        yield path, predicted
+        yield (
+            path,
+            [
+                Predicted(names[index], index, float(row[index]), descriptions[index])
+                for index in indices.tolist()
+            ],
+        )
 
 
 if __name__ == "__main__":

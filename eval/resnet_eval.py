@@ -105,24 +105,16 @@ class EvalSettings:
     )
 
 
+_READING = ("num_parallel_calls", "on_bad_record")
 # The settings of a run that an evaluation may have otherwise.
-_OVERRIDES = (
-    "model_dir",
-    "eval_batch_size",
-    "num_parallel_calls",
-    "on_bad_record",
-    "recalibration_batches",
-)
+_OVERRIDES = ("model_dir", "eval_batch_size", "recalibration_batches", *_READING)
 FLAGS: cli.Groups = (
     command_line.FOLDERS,
     cli.Flags(EvalSettings, common=True),
     cli.Flags(Config, names=("eval_batch_size",), common=True),
-    cli.Flags(Config, names=("num_parallel_calls", "on_bad_record")),
+    cli.Flags(Config, names=_READING),
     cli.Flags(
-        Config,
-        names=("recalibration_batches",),
-        has_defaults=False,
-        unset="as the run",
+        Config, ("recalibration_batches",), has_defaults=False, unset="as the run"
     ),
     JobSettings,
 )
@@ -131,9 +123,7 @@ FLAGS: cli.Groups = (
 def main(argv: Sequence[str], more_flags: cli.Groups = ()) -> int:
     """Evaluates as the flags say, as one of the ranks of a job.
 
-    Args:
-        more_flags: Flags without an effect here: those of the training program, if it
-            calls this one (--mode=eval).
+    Further flags, of the training program that calls this one, have no effect.
     """
     return program.run(functools.partial(evaluate, (*FLAGS, *more_flags)), argv)
 
@@ -161,9 +151,8 @@ def evaluate(
     )
     watch = None
     if signals:
-        watch = CheckpointWatch(
-            pathlib.Path(model_dir), settings.watch_minutes, communicator, signals
-        )
+        folder, minutes = pathlib.Path(model_dir), settings.watch_minutes
+        watch = CheckpointWatch(folder, minutes, communicator, signals)
         watch.next_step()  # Before its first checkpoint, a run may change its settings.
     run_config, steps = read_run(model_dir, settings, requested, communicator)
     with communicator.collective_errors():
@@ -184,27 +173,19 @@ def evaluate(
 
         example_shards = startup.open_shards(record_set, shards, communicator)
         precision.choose(config.precision, communicator)  # Warns where bf16 is slow.
-    evaluation = make_evaluation(
-        config,
-        settings,
-        weights,
-        example_shards,
-        Job(communicator, threads, signals),
-    )
-    report = EvaluationReport(
-        {
-            "model_dir": model_dir,
-            "split": settings.split,
-            "views": config.eval_views,
-            "combine": settings.combine,
-            "recalibration_batches": config.recalibration_batches,
-        },
-        settings.json_file if communicator.rank == 0 else "",
-    )
-    manifest = record_set.manifest
-    described = manifest.class_descriptions or imagenet_labels.describe(
-        manifest.class_names
-    )
+    job = Job(communicator, threads, signals)
+    evaluation = make_evaluation(config, settings, weights, example_shards, job)
+    same = {
+        "model_dir": model_dir,
+        "split": settings.split,
+        "views": config.eval_views,
+        "combine": settings.combine,
+        "recalibration_batches": config.recalibration_batches,
+    }
+    json_file = settings.json_file if communicator.rank == 0 else ""
+    report = EvaluationReport(same, json_file)
+    known = record_set.manifest
+    described = known.class_descriptions or imagenet_labels.describe(known.class_names)
     for evaluated, result, top in evaluations_of(
         evaluation, settings.combine, requested, steps, watch
     ):
@@ -246,10 +227,8 @@ def read_run(
 ) -> tuple[Config, list[int]]:
     """Returns the settings of the run, and the steps of the checkpoints to evaluate.
 
-    Rank 0 reads them for all ranks. A run that is watched has no list of steps.
-
-    Raises:
-        AgreedError: On all ranks, if there is no run, or no such checkpoint.
+    Rank 0 reads them for all ranks. A run that is watched has no list of steps. Raises
+    AgreedError, on all ranks, if there is no run, or no such checkpoint.
     """
     config, steps = None, []
     with communicator.collective_errors():
@@ -279,11 +258,7 @@ def check_classes(record_set: RecordSet, config: Config, model_dir: str) -> None
 def with_overrides(
     config: Config, settings: EvalSettings, line: cli.CommandLine
 ) -> Config:
-    """Returns the settings of the run, overridden by the flags of evaluation.
-
-    Raises:
-        UserError: If the run can't be evaluated with them.
-    """
+    """Returns the settings of the run, overridden by the flags of evaluation."""
     overrides = {name: line.values[name] for name in _OVERRIDES}
     overrides["eval_views"] = settings.views
     overrides = {name: value for name, value in overrides.items() if value is not None}
@@ -317,32 +292,23 @@ def make_evaluation(
     example_shards: Mapping[str, "ExampleShard"],
     job: Job,
 ) -> "CheckpointEvaluation":
-    """Returns the evaluation of checkpoints, with the network of the run.
+    """Returns the evaluation of these weights of checkpoints, with the run's network.
 
-    Args:
-        config: The settings of the run, with those of this evaluation.
-        weights: The names of the weights to evaluate, as in `evaluations.weights_of`.
-        example_shards: The examples that this rank reads, by split.
-        job: Who computes; with stop requests only if a run is watched.
+    The shards, by split, are the examples that this rank reads. The job has stop
+    requests only if a run is watched.
     """
     from eval.checkpoint_evaluation import CheckpointEvaluation
     from resnet.evaluation.evaluator import Evaluator
     from resnet.evaluation.precise_bn import PreciseBN
     from resnet.optim.train_state import TrainState
 
-    state = TrainState(config)
+    state, ranks = TrainState(config), job.communicator
     evaluator = Evaluator(state.model, example_shards[settings.split], config, job)
     precise_bn = None
     if config.recalibration_batches:
         precise_bn = PreciseBN(state.model, example_shards["train"], config, job)
-    return CheckpointEvaluation(
-        state,
-        evaluator,
-        precise_bn,
-        weights,
-        settings.store_predictions,
-        job.communicator,
-    )
+    keeps = settings.store_predictions
+    return CheckpointEvaluation(state, evaluator, precise_bn, weights, keeps, ranks)
 
 
 def evaluations_of(

@@ -43,14 +43,10 @@ _INPUT_THREADS = "tf_data"
 class Profile:
     """The time of one step on rank 0, by kind of op.
 
-    Attributes:
-        milliseconds: The self time of all ops, without that of nested ops, by kind and
-            type of op. The kinds add up to more than the step if several ops run
-            concurrently. The gradient exchange counts only while no op runs.
-        num_ops: The number of op executions by kind.
-        step_milliseconds: The duration of the step.
-        idle_milliseconds: The time in which neither an op nor the exchange ran, such as
-            the overhead of the executor.
+    The times of ops, by kind and type, are without those of nested ops. The kinds add
+    up to more than the step if several ops run concurrently. The gradient exchange
+    counts only while no op runs. Idle is the time in which neither ran, such as the
+    overhead of the executor.
     """
 
     milliseconds: Mapping[str, Mapping[str, float]]
@@ -125,10 +121,8 @@ def summarize(space: xplane_pb2.XSpace, step_milliseconds: float) -> Profile:
 
 def kind_of(op_type: str) -> str:
     """Returns the kind of an op, by the name of its type."""
-    for kind, pattern in KINDS:
-        if re.search(pattern, op_type):
-            return kind
-    return OTHER
+    kinds = (kind for kind, pattern in KINDS if re.search(pattern, op_type))
+    return next(kinds, OTHER)
 
 
 Interval = tuple[int, int]  # Start and end in picoseconds.
@@ -144,10 +138,8 @@ def _op_events(space: xplane_pb2.XSpace) -> Iterator[tuple[str, list[Event]]]:
         for line in plane.lines:
             events = []
             for event in line.events:
-                match = _OP_EVENT.fullmatch(
-                    plane.event_metadata[event.metadata_id].name
-                )
-                if match:
+                name = plane.event_metadata[event.metadata_id].name
+                if match := _OP_EVENT.fullmatch(name):
                     start = _start(line, event)
                     events.append((start, start + event.duration_ps, match[1]))
             yield line.name, events
@@ -165,11 +157,9 @@ def _exchanges(space: xplane_pb2.XSpace) -> list[Interval]:
         for line in plane.lines:
             for event in line.events:
                 name = plane.event_metadata[event.metadata_id].name
-                if name not in (_ASYNC_START, _ASYNC_DONE):
-                    continue
-                stats = _text_stats(plane, event)
+                times = {_ASYNC_START: starts, _ASYNC_DONE: ends}.get(name)
+                stats = {} if times is None else _text_stats(plane, event)
                 if kind_of(stats.get("kernel_type", "")) == EXCHANGE:
-                    times = starts if name == _ASYNC_START else ends
                     times[stats["name"]] = _start(line, event)
     return [(starts[name], ends[name]) for name in starts if name in ends]
 

@@ -1,7 +1,6 @@
 """Measures the steps of training or evaluation, and the peak rates of the machine."""
 
 import dataclasses
-import functools
 import itertools
 import resource
 import statistics
@@ -9,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -47,42 +46,24 @@ Images = tuple[tf.Tensor, tf.Tensor]  # Images and labels of one step.
 Step = Callable[[tf.Tensor, tf.Tensor], float]
 
 
-@dataclass(frozen=True)
-class Timing:
-    """The times and the memory that one rank measured.
+class Timing(NamedTuple):
+    """The times and the memory that one rank measured."""
 
-    Attributes:
-        seconds: The duration of each timed step, including the wait for its images.
-        waited_seconds: The total time that the timed steps waited for images.
-        first_step_seconds: The duration of the first step, which traces the graph.
-        start_seconds: The time from the start of the process to the end of the first
-            step.
-        peak_memory_mb: The peak memory of the process, in 10**6 bytes.
-        last_value: The value that the last step returned.
-    """
-
-    seconds: tuple[float, ...]
-    waited_seconds: float
-    first_step_seconds: float
-    start_seconds: float
-    peak_memory_mb: float
-    last_value: float
+    seconds: list[float]  # Of each timed step, including the wait for its images.
+    waited_seconds: float  # In all, of the timed steps for their images.
+    first_step_seconds: float  # With the tracing of the graph.
+    start_seconds: float  # From the start of the process to the end of the first step.
+    peak_memory_mb: float  # Of the process, in 10**6 bytes.
+    last_value: float  # Which the last step returned.
 
 
 @dataclass(frozen=True)
 class Report:
-    """The results of all ranks together.
+    """The results of all ranks together."""
 
-    Attributes:
-        figures: What --json prints.
-        images_per_second: The rate of all ranks together in each timed step.
-        step_seconds: The duration of each timed step on the slowest rank.
-        flops_per_image: The number of floating-point operations per image.
-    """
-
-    figures: dict[str, Any]
-    images_per_second: Sequence[float]
-    step_seconds: Sequence[float]
+    figures: dict[str, Any]  # What --json prints.
+    images_per_second: Sequence[float]  # Of all ranks together in each timed step.
+    step_seconds: Sequence[float]  # Of each timed step on the slowest rank.
     flops_per_image: int
 
     def table(self) -> str:
@@ -105,10 +86,11 @@ class Report:
         gflops = values["gflops"]
         operations = f"{self.flops_per_image / 1e9:.2f} GFLOP per image"
         rows.append(("arithmetic", f"{gflops:,.0f} GFLOP/s, {operations}"))
-        for name, limit in (
-            ("matrix product", values["matmul_gflops"]),
-            ("3x3 convolution", values["convolution_gflops"]),
+        for name, key in (
+            ("matrix product", "matmul"),
+            ("3x3 convolution", "convolution"),
         ):
+            limit = values[f"{key}_gflops"]
             share = f"{gflops / limit:.1%} of peak"
             rows.append((f"limit: {name}", f"{limit:,.0f} GFLOP/s, {share}"))
         copies = f"{values['copy_gigabytes_per_second']:.1f} GB/s read and written"
@@ -144,10 +126,8 @@ def measure(
 ) -> tuple[Report, step_profile.Profile | None]:
     """Returns the results of all ranks, and rank 0's profile of a step if asked for.
 
-    Without a shard, the images are from memory.
-
-    Raises:
-        AgreedFailure: On all ranks, if the last step returned a non-finite value.
+    Without a shard, the images are from memory. Raises AgreedFailure, on all ranks, if
+    the last step returned a non-finite value.
     """
     if settings.stock_ops:
         native.disable()
@@ -172,7 +152,14 @@ def measure(
     timing = time_steps(
         step, images, settings.warmup_steps, settings.steps, communicator
     )
-    profile = _profile(step, next(images), communicator) if with_profile else None
+    profile = None
+    if with_profile:  # Of one more step of all ranks.
+        batch = next(images)
+        communicator.allgather(None)
+        if communicator.rank == 0:
+            profile = step_profile.record(lambda: step(*batch))
+        else:
+            step(*batch)
     limits = machine_limits(settings.precision, threads.num_intra_threads, communicator)
     timings = communicator.allgather(timing)
     if not np.isfinite([timing.last_value for timing in timings]).all():
@@ -215,12 +202,9 @@ def measure(
 
 def build_network(settings: Settings, num_classes: int) -> keras.Model:
     """Returns a new network of the settings, whose precision isn't "auto"."""
-    return models.build(
-        settings.model,
-        num_classes,
-        settings.side,
-        compute_dtype=COMPUTE_DTYPES[settings.precision],
-    )
+    dtype = COMPUTE_DTYPES[settings.precision]
+    side = settings.side
+    return models.build(settings.model, num_classes, side, compute_dtype=dtype)
 
 
 def training_step(model: keras.Model, phase: Phase, communicator: Communicator) -> Step:
@@ -254,11 +238,7 @@ def training_step(model: keras.Model, phase: Phase, communicator: Communicator) 
 def evaluation_step(model: keras.Model) -> Step:
     """Returns the step that evaluates a network, which returns a logit."""
     infer = tf.function(lambda images: model(images, training=False))
-
-    def step(images: tf.Tensor, labels: tf.Tensor) -> float:
-        return float(infer(images)[0, 0])
-
-    return step
+    return lambda images, labels: float(infer(images)[0, 0])
 
 
 def images_from_memory(
@@ -313,25 +293,10 @@ def time_steps(
         waited_seconds += time.perf_counter() - start
         value = step(images, labels)
         seconds.append(time.perf_counter() - start)
+    memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     return Timing(
-        seconds=tuple(seconds),
-        waited_seconds=waited_seconds,
-        first_step_seconds=first_step_seconds,
-        start_seconds=start_seconds,
-        peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
-        last_value=value,
+        seconds, waited_seconds, first_step_seconds, start_seconds, memory_mb, value
     )
-
-
-def _profile(
-    step: Step, images: Images, communicator: Communicator
-) -> step_profile.Profile | None:
-    """Runs one more step on all ranks; returns its profile on rank 0."""
-    communicator.allgather(None)
-    if communicator.rank == 0:
-        return step_profile.record(lambda: step(*images))
-    step(*images)
-    return None
 
 
 def machine_limits(
@@ -359,39 +324,33 @@ def machine_limits(
     def ours(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return convolution.conv2d(images, kernel, 1)
 
-    matmul_rate = best_rate(
-        lambda: matmul(matrix, matrix), 2 * MATRIX_SIDE**3, communicator
-    )
     operations = 2 * 9 * channels**2 * num_images * side**2
-    convolution_rate = max(
-        best_rate(functools.partial(convolve, images, kernel), operations, communicator)
-        for convolve in (stock, ours)
-    )
-    pairs = [
-        (np.ones(COPIED_BYTES, np.uint8), np.ones(COPIED_BYTES, np.uint8))
-        for _ in range(num_threads)
-    ]
+    pairs = np.ones([num_threads, 2, COPIED_BYTES], np.uint8)
     with ThreadPoolExecutor(num_threads) as pool:  # NumPy copies without the GIL.
 
         def copy_all() -> None:
             list(pool.map(lambda pair: np.copyto(*pair), pairs))
 
-        copy_rate = best_rate(copy_all, 2 * COPIED_BYTES * num_threads, communicator)
+        rates = [
+            best_rate(work, amount, communicator) / 1e9
+            for work, amount in (
+                (lambda: matmul(matrix, matrix), 2 * MATRIX_SIDE**3),
+                (lambda: stock(images, kernel), operations),
+                (lambda: ours(images, kernel), operations),
+                (copy_all, 2 * COPIED_BYTES * num_threads),
+            )
+        ]
     return {
-        "matmul_gflops": matmul_rate / 1e9,
-        "convolution_gflops": convolution_rate / 1e9,
-        "copy_gigabytes_per_second": copy_rate / 1e9,
+        "matmul_gflops": rates[0],
+        "convolution_gflops": max(rates[1:3]),
+        "copy_gigabytes_per_second": rates[3],
     }
 
 
 def best_rate(
     work: Callable[[], object], amount: float, communicator: Communicator
 ) -> float:
-    """Returns the best total rate of all ranks, in units of work per second.
-
-    Args:
-        amount: The amount of work in one call, such as operations or bytes.
-    """
+    """Returns the best total rate of all ranks in amounts of work per second."""
     work()  # Warmup.
     rates = []
     for _ in range(REPEATS):

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_prep.records import image_encoding
 from data_prep.records.manifest import RecordSet
 from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
@@ -96,9 +95,7 @@ class Network:
     ) -> None:
         self.model, self.config = model, config
         self.step, self.weights, self.is_trained = step, weights, is_trained
-        known = contents.training_set(config)
-        self._set_format = known.image_format if known else None
-        self._apply_exif = known is not None and known.apply_exif_orientation
+        self._contents = contents.of_run(config)
 
     @functools.cached_property
     def _predictor(self) -> "Predictor":
@@ -234,14 +231,10 @@ class Network:
                     f" {list(image.shape)} of {image.dtype}."
                 )
             return preprocess.of_pixels(tf.constant(image))
-        try:
-            file = image_encoding.read_as_stored(
-                image, self._set_format, self._apply_exif
-            )
-            return preprocess(*file)
-        except tf.errors.OpError as error:
-            reason = error.message.splitlines()[0].rstrip(".")
-            raise UserError(f"{image} can't be decoded: {reason}.") from error
+        known = self._contents
+        return preprocess.of_file(
+            image, known.image_format, known.apply_exif_orientation
+        )
 
 
 def _require_positive(name: str, value: int) -> None:

@@ -73,7 +73,7 @@ def main() -> None:
     given.work_dir.mkdir(exist_ok=True)
     batch = slice(given.batch_size)
     for name, precision, path in exports(trained, config, given):
-        compute = ExportedNetwork(path).load()
+        compute = ExportedNetwork(path).load().probabilities
         found = in_batches(compute, images, given.batch_size)
         others = int((found.argmax(1) != expected.argmax(1)).sum())
         print(

@@ -21,6 +21,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
 from resnet.exchange.gradients import make_exchange
 from resnet.models import layers
+from resnet.models.options import NormOptions
 from resnet.optim.train_state import TrainState
 from resnet.training import loop
 from resnet.training.local_sgd import Synchronization
@@ -56,7 +57,9 @@ def make_state(
     )
     run = changed(run, phases=tuple(phases), **changes)
     inputs = keras.Input((SIDE, SIDE, 3))
-    x = layers.ConvNorm(2, 1, 4, 0.9, 7, "one")(inputs) if has_batch_norm else inputs
+    x = inputs
+    if has_batch_norm:
+        x = layers.ConvNorm(2, 1, 4, 7, "one", NormOptions(momentum=0.9))(inputs)
     network = keras.Model(inputs, layers.Classifier(NUM_CLASSES, 0, "classifier")(x))
     with mock.patch.object(models, "build", return_value=network):
         return TrainState(run)

@@ -11,6 +11,7 @@ from resnet import models
 from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.models import layers
+from resnet.models.options import NormOptions
 from resnet.optim.train_state import TrainState
 
 NAME = "residual/stem/kernel"
@@ -20,7 +21,7 @@ _NUM_VALUES = 100_000
 def make(model_dir: Path) -> TrainState:
     """Returns the state of a new run."""
     inputs = keras.Input((32, 32, 3))
-    x = layers.ConvNorm(2, 1, 8, 0.9, 0, "one")(inputs)
+    x = layers.ConvNorm(2, 1, 8, 0, "one", NormOptions(momentum=0.9))(inputs)
     network = keras.Model(inputs, layers.Classifier(3, 0, "classifier")(x))
     settings = {
         "model_dir": str(model_dir),

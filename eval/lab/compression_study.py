@@ -171,12 +171,10 @@ def _rows(settings: StudySettings) -> list[CompressionSettings]:
 def train(flags: Sequence[str], model_dir: pathlib.Path, num_ranks: int) -> Result:
     """Trains to the end, from the newest checkpoint if there is one.
 
-    What the program prints is appended to `<model_dir>.log`.
-
-    Raises:
-        Refused: If the program refuses the settings.
-        UserError: If the training fails otherwise, except by a loss that is not finite.
-        KeyboardInterrupt: If this program is interrupted; the training has saved then.
+    What the program prints is appended to `<model_dir>.log`. Raises Refused if the
+    program refuses the settings, UserError if the training fails otherwise, except by a
+    loss that is not finite, and KeyboardInterrupt if this program is interrupted; the
+    training has saved then.
     """
     model_dir.parent.mkdir(parents=True, exist_ok=True)
     command = measuring.command(

@@ -70,8 +70,7 @@ def main(argv: Sequence[str]) -> int:
 def table(config: Config, lines: Sequence[Line], metrics: str) -> str:
     """Returns the text of the file, from the lines of the file `metrics`.
 
-    Raises:
-        UserError: If there are no evaluations, or not only at the ends of epochs.
+    Raises UserError if there are no evaluations, or not only at the ends of epochs.
     """
     evaluations = [line for line in lines if line["kind"] == "eval"]
     trained = [line for line in lines if line["kind"] == "train"]

@@ -151,8 +151,7 @@ def measure(
 def bytes_sent(interface: str) -> int:
     """Returns the bytes that an interface of this host has sent; 0 without one.
 
-    Raises:
-        UserError: If there is no such interface.
+    Raises UserError if there is no such interface.
     """
     if not interface:
         return 0

@@ -28,6 +28,8 @@ def product(
 ) -> tuple[list[CompressionSettings], list[str]]:
     """Returns the rows of all combinations, after one without compression.
 
+    Raises UserError if a method, a parameter or a way doesn't exist.
+
     Args:
         methods: Methods with the parameters that aren't the default ones, such as
             "topk:ratio=0.01:kept_values=bfloat16".
@@ -36,9 +38,6 @@ def product(
 
     Returns:
         The rows, and the names of combinations that are left out since they can't work.
-
-    Raises:
-        UserError: If a method, a parameter or a way doesn't exist.
     """
     rows, left_out = [DENSE], []
     for text, way, has_feedback in itertools.product(methods, ways, FEEDBACK[feedback]):
@@ -72,8 +71,7 @@ def _parsed(text: str) -> dict[str, Any]:
 def read_rows(path: Path) -> list[CompressionSettings]:
     """Returns the rows in a JSON file, a list of objects with settings of compression.
 
-    Raises:
-        UserError: If the file can't be read, or a row can't work.
+    Raises UserError if the file can't be read, or a row can't work.
     """
     try:
         values = json.loads(path.read_text())
@@ -172,8 +170,7 @@ class Run:
 def result_of(model_dir: Path, has_diverged: bool = False) -> Result:
     """Returns the result of a training that has ended, by itself or since it diverged.
 
-    Raises:
-        UserError: If its metrics aren't complete.
+    Raises UserError if its metrics aren't complete.
     """
     config = load_config(str(model_dir))
     path = model_dir / jsonl.FILE
@@ -222,11 +219,10 @@ class StudyFile:
     def __init__(self, path: Path, shared: dict[str, Any]) -> None:
         """Reads the file, if it exists.
 
+        Raises UserError if the study in the file has other settings.
+
         Args:
             shared: The settings that all runs of the study have in common.
-
-        Raises:
-            UserError: If the study in the file has other settings.
         """
         self._path = path
         self._shared = shared

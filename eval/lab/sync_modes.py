@@ -117,8 +117,7 @@ def main(argv: Sequence[str]) -> int:
 def measure(mode: str, data_dir: str, settings: ComparisonSettings) -> Measured:
     """Trains in one mode; returns its figures.
 
-    Raises:
-        UserError: If the training fails.
+    Raises UserError if the training fails.
     """
     with tempfile.TemporaryDirectory() as folder:
         flags = [
@@ -187,8 +186,7 @@ class _Lines:
     def wait_for(self, number: int) -> None:
         """Waits until there are so many lines.
 
-        Raises:
-            UserError: If the job ends before.
+        Raises UserError if the job ends before.
         """
         while len(self.read()) < number:
             has_ended = self.job.poll() is not None
@@ -225,8 +223,7 @@ def slowed(worker: psutil.Process, speed: float) -> Iterator[None]:
 def last_worker(job: subprocess.Popen, mode: str, num_workers: int) -> psutil.Process:
     """Returns the process in which the last worker computes.
 
-    Raises:
-        UserError: If no process of this host is it.
+    Raises UserError if no process of this host is it.
     """
     index = num_workers - 1
 

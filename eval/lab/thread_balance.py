@@ -174,11 +174,10 @@ def record_step(settings: BalanceSettings, num_threads: int) -> StepWork:
 def recorded(file: pathlib.Path) -> Iterator[list[OpCall]]:
     """Records the compiled ops that run in the block, into the list that it yields.
 
+    Raises OSError if the file can't be written.
+
     Args:
         file: A new file for the library to write to.
-
-    Raises:
-        OSError: If the file can't be written.
     """
     from resnet import native  # Imports TensorFlow.
 
@@ -212,12 +211,11 @@ def parse(text: str) -> list[OpCall]:
 def median_calls(steps: Sequence[Sequence[OpCall]]) -> tuple[OpCall, ...]:
     """Returns the calls of a step, each time the median over several steps.
 
+    Raises ValueError if the steps did not divide their work alike.
+
     Args:
         steps: The calls of steps that did the same. Ops that don't depend on each other
             may run in any order, so those of one kind are matched by their number.
-
-    Raises:
-        ValueError: If the steps did not divide their work alike.
     """
 
     def division(call: OpCall) -> tuple[str, tuple[int, ...]]:

@@ -226,7 +226,7 @@ def _answer_questions(argv: Sequence[str], usage: str, of_program: list[Entry]) 
     elif words & {"help", "-help", "h"}:
         text = help_text(usage, of_program)
     elif words & {"version", "-version"}:
-        text = f"resnet-cpu {_version()}"
+        text = f"resnet-cpu {version()}"
     else:
         return
     print_to_pipe(text)
@@ -284,7 +284,8 @@ def _in_plain_words(problem: str, parsed: flags.FlagValues) -> str:
     return sentence if sentence.endswith("?") else f"{sentence}."
 
 
-def _version() -> str:
+def version() -> str:
+    """Returns the version of this program."""
     try:
         return importlib.metadata.version("resnet-cpu")
     except importlib.metadata.PackageNotFoundError:

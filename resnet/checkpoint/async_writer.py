@@ -35,12 +35,10 @@ class CheckpointWriter:
         retry_seconds: float = RETRY_SECONDS,
         ranks: BackgroundCommunicator = ALONE,
     ) -> None:
-        """Starts with nothing to write.
+        """Starts with nothing to write, for these ranks, each with its own writer.
 
-        Args:
-            keep: As in `retention.steps_to_remove`.
-            retry_seconds: Seconds from a failed save until `wants_another` is true.
-            ranks: The ranks that write together, each with its own writer.
+        The number to keep is that of `retention.steps_to_remove`; `wants_another` is
+        true so many seconds after a failed save.
         """
         self._model_dir = model_dir
         self._keep = keep
@@ -81,8 +79,7 @@ class CheckpointWriter:
     def finish(self) -> None:
         """Waits until the newest snapshot is written.
 
-        Raises:
-            UserError: If it can't be written after several attempts.
+        Raises UserError if it can't be written after several attempts.
         """
         if not self.try_to_finish():
             raise UserError(
@@ -157,10 +154,9 @@ class CheckpointWriter:
         return None
 
     def _take(self) -> tuple[Checkpoint | None, int]:
-        """Takes the waiting snapshot; returns it and its number.
+        """Takes the waiting snapshot, with the lock held; returns it and its number.
 
-        If no snapshot waits it is None, and the thread counts as ended. To be called
-        with the lock held.
+        If no snapshot waits it is None, and the thread counts as ended.
         """
         snapshot, self._waiting = self._waiting, None
         if snapshot is None:

@@ -48,12 +48,9 @@ def write_contents(
     metadata: Mapping[str, Any],
     files: Mapping[str, Fingerprint] | None = None,
 ) -> None:
-    """Writes `checkpoint.json`.
+    """Writes `checkpoint.json`, with JSON values that describe the run at this step.
 
-    Args:
-        metadata: JSON values that describe the run at this step.
-        files: Fingerprints of the checkpoint's files by name; None computes those of
-            all files in the folder.
+    The files are fingerprints by name; None computes those of all files in the folder.
     """
     if files is None:
         files = fingerprints(folder.iterdir())
@@ -65,10 +62,8 @@ def write_contents(
 def drop_rank_files(folder: Path) -> None:
     """Removes the ranks' own state from a checkpoint, which stays intact without it.
 
-    Raises:
-        CorruptCheckpoint: If `checkpoint.json` is not as it was written.
-        OSError: If a file can't be removed.
-        UserError: If `checkpoint.json` has another format, or can't be read now.
+    Raises CorruptCheckpoint if `checkpoint.json` is not as it was written, OSError if a
+    file can't be removed, and UserError as `read_contents` does.
     """
     contents = read_contents(folder)
     files = contents["files"]
@@ -84,12 +79,9 @@ def read_contents(folder: Path) -> dict[str, Any]:
     """Returns what `checkpoint.json` holds.
 
     Its own digest is checked before the format: a flipped bit in `format` is damage,
-    not another format.
-
-    Raises:
-        CorruptCheckpoint: If the file is missing or not as it was written, or the
-            folder has the name of another step.
-        UserError: If it has another format, or can't be read now.
+    not another format. Raises CorruptCheckpoint if the file is missing or not as it was
+    written, or the folder has the name of another step; and UserError if it has another
+    format, or can't be read now.
     """
     try:
         text = (folder / CONTENTS_FILE).read_bytes()
@@ -108,28 +100,17 @@ def read_contents(folder: Path) -> dict[str, Any]:
             f" {FORMAT}. Use the program that wrote it."
         )
     step = contents[METADATA].get(STEP)
-    if step is not None:
-        _check_step(folder, step)
-    return contents
-
-
-def _check_step(folder: Path, step: int) -> None:
-    """Refuses a folder with another step in its name, which may also have none."""
-    if step_dirs.step_of(folder) not in (step, None):
+    if step is not None and step_dirs.step_of(folder) not in (step, None):
         raise OtherStep(
             folder,
             f"it holds step {step}: the folder was renamed or copied. Rename it to"
             f" {step_dirs.of_step(Path(), step).name}, or remove it",
         )
+    return contents
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """Returns the metadata of a checkpoint, without reading its tensors.
-
-    Raises:
-        CorruptCheckpoint: If `checkpoint.json` is not as it was written.
-        UserError: If it has another format, or can't be read now.
-    """
+    """Returns the metadata of a checkpoint; raises what `read_contents` does."""
     return dict(read_contents(folder)[METADATA])
 
 
@@ -138,15 +119,10 @@ def verify(
     is_wanted: Callable[[str], bool],
     checks_other_sizes: bool = True,
 ) -> dict[str, Any]:
-    """Reads each byte of a checkpoint's files, and returns its metadata.
+    """Reads each byte of a checkpoint's wanted files, and returns its metadata.
 
-    Args:
-        is_wanted: A function that returns whether to read the file of a name.
-        checks_other_sizes: Whether to check the sizes of the files that aren't wanted.
-
-    Raises:
-        CorruptCheckpoint: If a file is not as it was written.
-        UserError: If the checkpoint has another format, or can't be read now.
+    Of the other files, it checks the sizes if asked for. Raises CorruptCheckpoint if a
+    file is not as it was written, and UserError as `read_contents` does.
     """
     contents = read_contents(folder)
     for name, expected in contents["files"].items():

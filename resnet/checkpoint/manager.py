@@ -71,9 +71,8 @@ class CheckpointManager:
     def save(self, evaluated: Mapping[str, Mapping[str, float]]) -> None:
         """Saves the state in the background, unless it is saved already.
 
-        Args:
-            evaluated: Metrics of the evaluations of this very state, by their keys in
-                the metadata; empty if it was not evaluated.
+        The metrics are those of the evaluations of this very state, by their keys in
+        the metadata; empty if it was not evaluated.
 
         Raises:
             AgreedError: On all ranks, if the run's folder is no longer there, or
@@ -111,9 +110,7 @@ class CheckpointManager:
     def finish(self) -> None:
         """Waits until the newest snapshot is written.
 
-        Raises:
-            AgreedError: On all ranks, if it can't be written, or the run's folder is no
-                longer there.
+        Raises AgreedError, on all ranks, if it can't be, or the run's folder has gone.
         """
         self._communicator.report_status(
             "waiting for the last checkpoint", is_timed=False
@@ -141,9 +138,7 @@ def take_snapshot(
     the network has the mean over ranks of the weights, and each rank's own weights are
     among its own state. The tensors are those of the variables themselves, not copies:
     the next update of a variable allocates a new tensor and leaves this one unchanged.
-
-    All ranks must call it; the metadata are JSON values that describe the run at this
-    step.
+    All ranks must call it; the metadata are JSON values.
     """
     own = flatten(state.batch_norm_averages)
     rank_averages = None
@@ -179,11 +174,8 @@ def check_weights(
     """Checks that all ranks' weights are finite, and equal unless they needn't be.
 
     The ranks exchange a digest of their trainable variables: the CRC-32C of all bytes,
-    which is computed as fast as memory is read.
-
-    Raises:
-        AgreedFailure: On all ranks, if weights are not finite, or if they differ; it
-            names the ranks whose weights differ from those of most ranks.
+    which is computed as fast as memory is read. Raises AgreedFailure, on all ranks,
+    which names the ranks whose weights differ from those of most ranks.
     """
     digest, is_finite = 0, True
     for variable in state.trainable_variables:

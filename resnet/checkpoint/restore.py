@@ -43,17 +43,11 @@ def restore_newest(
     the optimizer, where each rank has its own, is that of one of the ranks that saved
     it; the residuals of error feedback begin with zeros.
 
-    Args:
-        state: The state of a new run, which is replaced.
-        model_dir: Folder of the run; all ranks must see it if they have
-            `rank_variables`.
-        initialize: A function that sets weights of a new network which depend on the
-            training images, called on rank 0 before any initial weights are loaded;
-            None if there are no such weights.
+    The function `initialize` sets weights of a new network which depend on the training
+    images; it is called on rank 0 before any initial weights are loaded.
 
-    Raises:
-        AgreedError: On all ranks, if there are checkpoints but none can be restored, or
-            if ranks with `rank_variables` don't all see the folder.
+    Raises AgreedError, on all ranks, if there are checkpoints but none can be restored,
+    or if ranks with `rank_variables` don't all see the folder.
     """
     if state.rank_variables:
         check_is_shared(model_dir, communicator)
@@ -84,7 +78,6 @@ def restore_newest(
 def _load_newest(
     state: TrainState, model_dir: Path, communicator: Communicator
 ) -> Checkpoint | None:
-    """Returns the newest intact checkpoint to rank 0, if there is one."""
     with communicator.collective_errors():
         if communicator.rank == 0:
             step_dirs.remove_leftovers(model_dir)
@@ -121,11 +114,7 @@ def _restore_own(state: TrainState, folder: Path, communicator: Communicator) ->
 
 
 def restore(state: TrainState, saved: Checkpoint) -> None:
-    """Assigns everything that all ranks have in common from a checkpoint.
-
-    Raises:
-        UserError: If the checkpoint is that of another network.
-    """
+    """Assigns what all ranks have in common; UserError if it is another network's."""
     common = dict(saved.tensors)
     common.pop(RANK_BATCH_NORM, None)
     assign(state.tensors(), common, _other_network(state.model))
@@ -140,11 +129,7 @@ def _other_network(model: keras.Model) -> str:
 
 
 def _check_is_same_run(saved: Checkpoint, config: Config) -> None:
-    """Refuses a checkpoint with other settings; warns if the installation differs.
-
-    Raises:
-        UserError: If settings that decide the result differ, naming these settings.
-    """
+    """Refuses a checkpoint with other settings; warns if the installation differs."""
     refuse_other(
         json_file.instance(Config, saved.metadata["config"], "the settings"), config
     )
@@ -160,7 +145,6 @@ def _check_is_same_run(saved: Checkpoint, config: Config) -> None:
 
 
 def _start(state: TrainState, initialize: Callable[[], None] | None) -> None:
-    """Sets the first step and the initial weights of a new run, as its settings say."""
     config = state.config
     state.step = phases.first_step(config.phases, config.first_phase)
     if initialize is not None:
@@ -182,13 +166,8 @@ def _start(state: TrainState, initialize: Callable[[], None] | None) -> None:
 def assign_initial_weights(model: keras.Model, config: Config) -> bool:
     """Assigns the weights that the settings name to a network, all or none.
 
-    A classifier for other classes keeps its values.
-
-    Returns:
-        Whether all weights are assigned, those of the classifier too.
-
-    Raises:
-        UserError: If the weights can't be read, or are those of another network.
+    A classifier for other classes keeps its values; False is returned then. Raises
+    UserError if the weights can't be read, or are those of another network.
     """
     shapes = {
         variable.path: tuple(map(int, variable.shape)) for variable in model.variables
@@ -202,13 +181,10 @@ def assign_initial_weights(model: keras.Model, config: Config) -> bool:
 
 @dataclass(frozen=True)
 class TrainedNetwork:
-    """A network, and where its weights come from.
+    """A network, the settings of its run, and where its weights come from.
 
-    Attributes:
-        model: The network.
-        config: The settings of its run.
-        step: The number of steps that it was trained for.
-        weights: "raw", or "ema" for the exponential moving average of the weights.
+    They are of the checkpoint of a step: "raw", or "ema" for their exponential moving
+    average.
     """
 
     model: keras.Model
@@ -222,13 +198,9 @@ def load_network(
 ) -> TrainedNetwork:
     """Returns the network of a run, with the statistics of the checkpoint.
 
-    Args:
-        step: The step of the checkpoint; None for the newest one that is intact.
-        weights: "raw" or "ema"; None for "ema" if the run has it, else "raw".
-
-    Raises:
-        UserError: If there is no such checkpoint, or it is corrupt, or has no such
-            weights.
+    Without a step it is the newest checkpoint that is intact; without weights, "ema" if
+    the run has it, else "raw". Raises UserError if there is no such checkpoint, or it
+    is corrupt, or has no such weights.
     """
     weights = weights or ("ema" if config.ema_decay else "raw")
     if step is not None:
@@ -261,14 +233,9 @@ def check_is_shared(
 ) -> None:
     """Refuses a folder that not all ranks see; to be called on all ranks.
 
-    Rank 0 creates an empty file, and the other ranks look for it.
-
-    Args:
-        model_dir: Folder of the run, which rank 0 creates if it doesn't exist.
-        seconds: Time for which a rank waits for the file to appear, in seconds.
-
-    Raises:
-        AgreedError: On all ranks, naming the first one that doesn't see the file.
+    Rank 0 creates the folder, and an empty file in it, for which the other ranks look
+    for so many seconds. Raises AgreedError, on all ranks, naming the first one that
+    doesn't see the file.
     """
     name = communicator.broadcast(f".shared-{secrets.token_hex(8)}")
     with communicator.collective_errors():

@@ -19,10 +19,7 @@ EVALUATIONS = ("eval", "eval_ema")
 
 
 class Saved(NamedTuple):
-    """A saved step, with the metadata of its checkpoint.
-
-    The metadata are empty if `checkpoint.json` is corrupt.
-    """
+    """A saved step, with its metadata; empty if `checkpoint.json` is corrupt."""
 
     step: int
     metadata: Mapping[str, Any]
@@ -31,10 +28,8 @@ class Saved(NamedTuple):
 def list_saved(model_dir: Path) -> list[Saved]:
     """Returns the saved steps of a run, the oldest first.
 
-    Folders that hold another step than that of their names are left out.
-
-    Raises:
-        UserError: If the checkpoints can't be read now.
+    Folders that hold another step than that of their names are left out. Raises
+    UserError if the checkpoints can't be read now.
     """
     saved = []
     for step in step_dirs.saved_steps(model_dir):
@@ -55,10 +50,7 @@ def best_top1(metadata: Mapping[str, Any]) -> float | None:
 
 
 def best_step(saved: Sequence[Saved]) -> int | None:
-    """Returns the step with the highest top-1, the newest among equal ones.
-
-    It is None if no checkpoint was evaluated.
-    """
+    """Returns the step with the highest top-1, the newest among equal ones, if any."""
     evaluated = [
         (top1, step)
         for step, metadata in saved
@@ -77,11 +69,7 @@ def phase_ends(saved: Sequence[Saved]) -> dict[int, str]:
 
 
 def steps_to_remove(saved: Sequence[Saved], keep: int) -> list[int]:
-    """Returns all but the newest steps, the best one and the ends of phases.
-
-    Args:
-        keep: Number of the newest checkpoints that are kept, at least 1.
-    """
+    """Returns all but the newest steps, at least 1, the best, and ends of phases."""
     kept = {best_step(saved), *phase_ends(saved)}
     return [step for step, _ in saved[:-keep] if step not in kept]
 
@@ -90,11 +78,8 @@ def remove_old(model_dir: Path, keep: int) -> None:
     """Removes the checkpoints that `steps_to_remove` names.
 
     Only the newest one keeps the ranks' own state, which takes as much space as the
-    model for each rank.
-
-    Raises:
-        OSError: If a checkpoint can't be removed.
-        UserError: If the checkpoints can't be read now.
+    model for each rank. Raises OSError if a checkpoint can't be removed, and UserError
+    if the checkpoints can't be read now.
     """
     saved = list_saved(model_dir)
     removed = steps_to_remove(saved, keep)
@@ -111,9 +96,8 @@ def ends_run(
 ) -> bool:
     """Returns whether a run ends with a step's checkpoint, which may be corrupt.
 
-    Args:
-        stop_at_top1: Top-1 at which the run stops, from 0 to 1, or 0 for none; None
-            takes the setting with which the checkpoint was saved.
+    The top-1 at which the run stops is from 0 to 1, or 0 for none; None takes the
+    setting with which the checkpoint was saved.
     """
     try:
         metadata = integrity.read_metadata(step_dirs.of_step(model_dir, step))
@@ -129,10 +113,7 @@ def ends_run(
 
 
 def newest_settings(model_dir: Path) -> Config | None:
-    """Returns the settings with which the newest intact checkpoint was saved.
-
-    They are None if no checkpoint is intact.
-    """
+    """Returns the settings with which the newest intact checkpoint was saved."""
     for _, metadata in reversed(list_saved(model_dir)):
         if "config" in metadata:
             return json_file.instance(Config, metadata["config"], "the settings")

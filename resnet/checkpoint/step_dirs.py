@@ -50,10 +50,7 @@ def unfinished(folder: Path) -> Path:
 
 
 def version(folder: Path) -> tuple[int, int] | None:
-    """Returns a folder's inode and modification time in ns; None without a folder.
-
-    They change if the folder is replaced.
-    """
+    """Returns a folder's inode and modification time in ns; None if there is none."""
     try:
         status = folder.stat()
     except NO_FILE:
@@ -67,11 +64,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def saved_steps(model_dir: Path) -> list[int]:
-    """Returns the steps that have a checkpoint, the oldest first.
-
-    Raises:
-        UserError: If the folder of the checkpoints can't be read now.
-    """
+    """Returns the steps that have a checkpoint, the oldest first; or UserError."""
     folder = model_dir / FOLDER
     try:
         names = os.listdir(folder)
@@ -108,11 +101,7 @@ def remove(folder: Path) -> None:
 def quarantine(folder: Path) -> Path:
     """Renames a corrupt checkpoint to `damaged-step-...`, which isn't listed.
 
-    Returns:
-        The new path.
-
-    Raises:
-        OSError: If the folder can't be renamed.
+    Returns the new path. Raises OSError if the folder can't be renamed.
     """
     quarantined = folder.with_name(f"damaged-{folder.name}")
     shutil.rmtree(quarantined, ignore_errors=True)

@@ -38,12 +38,8 @@ _T = TypeVar("_T")
 class Checkpoint:
     """The contents of a checkpoint, or the part of them that one rank saves.
 
-    Attributes:
-        step: Number of steps done.
-        tensors: Tensors by name, without `step`; only rank 0 saves them.
-        metadata: JSON values that describe the run at this step; only rank 0 saves
-            them.
-        rank_tensors: Tensors of this rank's own state to save, by name.
+    Tensors (without `step`) and metadata, which are JSON values, are saved by rank 0
+    only. The `rank_tensors` are this rank's own state.
     """
 
     step: int
@@ -70,12 +66,8 @@ def save(
 
     A save that fails leaves nothing behind. If ranks have state of their own, all of
     them call this with the same step, and a save that fails on one rank fails on all.
-
-    Args:
-        checkpoint: The contents. Each entry of its metadata that
-            `retention.EVALUATIONS` names has a `top1`; the entry `ends_phase`, if there
-            is one, names the phase that ends with the step.
-        keep: As in `retention.steps_to_remove`.
+    Each entry of the metadata that `retention.EVALUATIONS` names has a `top1`; the
+    entry `ends_phase`, if there is one, names the phase that ends with the step.
 
     Raises:
         OSError: If the folder can't be written.
@@ -164,11 +156,8 @@ def load(model_dir: Path, step: int) -> Checkpoint:
     """Returns the checkpoint of a step, without the ranks' own state.
 
     All bytes that are returned are checked; of the rank files, only the existence and
-    the sizes are checked.
-
-    Raises:
-        CorruptCheckpoint: If it is not as it was written.
-        UserError: If there is none, it has another format, or can't be read now.
+    the sizes are checked. Raises CorruptCheckpoint if it is not as it was written, and
+    UserError if there is none, it has another format, or can't be read now.
     """
     if step not in (saved := saved_steps(model_dir)):
         raise UserError(
@@ -186,12 +175,9 @@ def _load_folder(folder: Path) -> Checkpoint:
 
 
 def load_rank(folder: Path, rank: int, num_ranks: int) -> dict[str, np.ndarray]:
-    """Returns a rank's own state in a checkpoint, by name.
+    """Returns a rank's own state in a checkpoint, by name, or raises UserError.
 
     It is empty if the checkpoint has none of so many ranks.
-
-    Raises:
-        UserError: If it can't be read.
     """
     prefix = step_dirs.rank_prefix(rank, num_ranks)
     if f"{prefix}.index" not in integrity.read_contents(folder)["files"]:
@@ -210,10 +196,9 @@ def _read_tensors(folder: Path, prefix: str) -> dict[str, np.ndarray]:
 
 
 def load_from(folder: Path) -> Checkpoint:
-    """Returns the checkpoint in a folder, or the newest one in the folder of a run.
+    """Returns the intact checkpoint in a folder, or the newest in that of a run.
 
-    Raises:
-        UserError: If there is no intact checkpoint.
+    Raises UserError if there is none.
     """
     if step_dirs.is_checkpoint(folder):
         return _load_folder(folder)
@@ -226,14 +211,9 @@ def load_from(folder: Path) -> Checkpoint:
 def load_newest(model_dir: Path, quarantine: bool = False) -> Checkpoint | None:
     """Returns the newest checkpoint that is intact; None if there is none at all.
 
-    Warns of each corrupt checkpoint, and of each that can't be renamed.
-
-    Args:
-        quarantine: Whether to rename corrupt checkpoints to `damaged-step-...`.
-
-    Raises:
-        UserError: If there are checkpoints, but all of them are corrupt, or one can't
-            be read now.
+    Warns of each corrupt checkpoint; if asked for, it is renamed to `damaged-step-...`.
+    Raises UserError if there are checkpoints, but all of them are corrupt, or one can't
+    be read now.
     """
 
     def load_step(step: int) -> Checkpoint:
@@ -261,13 +241,9 @@ def load_newest_on_ranks(
 ) -> Checkpoint | None:
     """Does what `load_newest` does with quarantine, on all ranks.
 
-    The ranks divide the checking of the rank files among themselves.
-
-    Returns:
-        The checkpoint, without the ranks' own state, to rank 0; None to the others.
-
-    Raises:
-        AgreedError: On all ranks, if no checkpoint is intact or one can't be read now.
+    The ranks divide the checking of the rank files among themselves. Rank 0 gets the
+    checkpoint, without the ranks' own state, the others None. Raises AgreedError, on
+    all ranks, if no checkpoint is intact or one can't be read now.
     """
     steps: list[int] = []
     with communicator.collective_errors():
@@ -305,10 +281,7 @@ def _newest_of(
     load_step: Callable[[int], _T],
     quarantine: bool,
 ) -> _T | None:
-    """Returns the result of `load_step` for the newest step that isn't corrupt.
-
-    It is None if there are no steps.
-    """
+    """Returns what `load_step` does for the newest step that isn't corrupt, if any."""
     corrupt: list[CorruptCheckpoint] = []
     for step in reversed(steps):
         try:
@@ -344,12 +317,8 @@ def assign(
 ) -> None:
     """Assigns the tensors of a checkpoint to variables, all or none.
 
-    Args:
-        problem: What is wrong with the checkpoint if they differ: the first part of the
-            sentence.
-
-    Raises:
-        UserError: If names or shapes differ.
+    Raises UserError if names or shapes differ; the problem is the first part of the
+    sentence.
     """
     expected = {name: tuple(variable.shape) for name, variable in variables.items()}
     shapes = {name: tuple(array.shape) for name, array in saved.items()}
@@ -368,11 +337,8 @@ def mean_of_weights(saved: Iterable[Checkpoint]) -> Checkpoint:
 
     The mean is taken of the weights, BatchNorm's moving averages and, if there is one,
     the EMA of both. The moving averages of the mean network would be others than the
-    mean of moving averages: recompute them (PreciseBN). One checkpoint is in memory at
-    a time; sums are float64.
-
-    Args:
-        saved: Checkpoints of the same network, at least one.
+    mean of moving averages: recompute them (PreciseBN). One checkpoint, of at least
+    one, is in memory at a time; sums are float64.
 
     Source: Izmailov et al. 2018, arXiv:1803.05407 (stochastic weight averaging).
     """

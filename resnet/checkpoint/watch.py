@@ -27,31 +27,22 @@ class CheckpointWatch:
         signals: StopSignals,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
-        """Prepares the watch; checkpoints that exist already come first.
-
-        Args:
-            model_dir: Folder of the run, which may not exist yet.
-        """
         self._model_dir = model_dir
         self._minutes = minutes
         self._communicator = communicator
         self._signals = signals
         self._poll_seconds = poll_seconds
         self._evaluated: set[int] = set()
-        # Step and modification time of the folder; known on rank 0 only.
-        self._last = (0, 0)
-        self._skipped: set[tuple[int, int]] = set()
+        # Steps with the versions of their folders; known on rank 0 only.
+        self._last: tuple[int, tuple[int, int]] | None = None
+        self._skipped: set[tuple[int, tuple[int, int]]] = set()
 
     def next_step(self, has_ended: Callable[[], bool] | None = None) -> int | None:
         """Waits for the next checkpoint; returns its step, or None after the last one.
 
-        Args:
-            has_ended: Returns whether the run has ended, so that no checkpoint will
-                follow. It is called on rank 0 while there is no new checkpoint.
-
-        Raises:
-            AgreedFailure: On all ranks, if no checkpoint appears in time.
-            Preempted: On all ranks, if one of them was asked to stop.
+        While there is no new checkpoint, rank 0 asks `has_ended` whether the run has
+        ended, so that none will follow. Raises AgreedFailure, on all ranks, if no
+        checkpoint appears in time, and Preempted if one of them was asked to stop.
         """
         since = time.monotonic()
         num_checks = 0
@@ -103,30 +94,23 @@ class CheckpointWatch:
         If the run writes the step again, or has done so meanwhile, this counts as a new
         checkpoint. The reason is not told if the run has removed it.
         """
-        modified = self._modified_at(step)
-        if modified is None:
+        version = self._version(step)
+        if version is None:
             logging.warning(
                 "Skipping the checkpoint of step %d: the run has removed it.", step
             )
-        elif (step, modified) == self._last:
+        elif (step, version) == self._last:
             logging.warning("Skipping the checkpoint of step %d: %s.", step, reason)
-            self._skipped.add((step, modified))
+            self._skipped.add((step, version))
 
     def _find_next(self) -> int | None:
         for step in step_dirs.saved_steps(self._model_dir):
-            modified = self._modified_at(step)
-            if (
-                modified is not None
-                and step not in self._evaluated
-                and (step, modified) not in self._skipped
-            ):
-                self._last = (step, modified)
+            version = self._version(step)
+            is_known = step in self._evaluated or (step, version) in self._skipped
+            if version is not None and not is_known:
+                self._last = (step, version)
                 return step
         return None
 
-    def _modified_at(self, step: int) -> int | None:
-        """Returns the modification time of a checkpoint in ns, or None without one."""
-        try:
-            return step_dirs.of_step(self._model_dir, step).stat().st_mtime_ns
-        except FileNotFoundError:
-            return None
+    def _version(self, step: int) -> tuple[int, int] | None:
+        return step_dirs.version(step_dirs.of_step(self._model_dir, step))

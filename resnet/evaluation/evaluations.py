@@ -32,7 +32,6 @@ class Evaluations:
     def __init__(
         self, run: Run, state: TrainState, job: Job, evaluator: Evaluates | None = None
     ) -> None:
-        """Prepares the evaluations."""
         self._config = config = run.config
         self._state = state
         self._communicator = job.communicator
@@ -62,10 +61,8 @@ class Evaluations:
         """Evaluates and logs the results; sets `state.top1`.
 
         All ranks evaluate with the mean of their batch normalization averages, and keep
-        their own afterwards.
-
-        Returns:
-            The metrics by name, by the kind of their metrics line.
+        their own afterwards. Returns the metrics by name, by the kind of their metrics
+        line.
         """
         assert self._evaluator is not None  # noqa: S101 - `is_due` has checked it.
         state, results = self._state, {}
@@ -112,13 +109,8 @@ def weights_in_turn(
     """Yields each name after setting the network to the weights of that name.
 
     After the last one, the network gets its raw weights back. With `precise_bn`, it
-    keeps the batch normalization statistics that were computed last.
-
-    Args:
-        names: The names of the weights, among those of `weights_of`.
-        precise_bn: The PreciseBN that recomputes the statistics of batch normalization
-            for each of the weights; None keeps the moving averages.
-        num_ranks: The number of ranks that the run was trained on.
+    keeps the batch normalization statistics that were computed last, for a run that was
+    trained on `num_ranks` ranks; without, the moving averages.
     """
     for name in names:
         with state.averaged_weights() if name == "ema" else contextlib.nullcontext():

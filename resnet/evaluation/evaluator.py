@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from resnet.config.config import Config
 from resnet.config.phases import PhaseSettings
+from resnet.config.recipe import VIEWS
 from resnet.data import batches
 from resnet.data.corrupt_records import CorruptRecords
 from resnet.data.record_files import ExampleShard
@@ -33,13 +34,12 @@ class Result:
         top1: The fraction of examples whose label has the highest logit.
         top5: The fraction of examples whose label has one of the five highest logits.
         loss: The mean cross-entropy plus the weight penalty.
-        cross_entropy: The mean cross-entropy, with the loss and the label smoothing
-            of the run. Where the probabilities of several views or networks are
-            averaged, it is that of the softmax in any case.
+        cross_entropy: The mean cross-entropy, with the loss and the label smoothing of
+            the run. Where the probabilities of several views or networks are averaged,
+            it is that of the softmax in any case.
         count: The number of examples counted.
         skipped_records: The number of corrupt records, which were not counted.
-        views: The views of each image whose probabilities were averaged, a name of
-            `VIEWS`.
+        views: The views of each image whose probabilities were averaged, of `VIEWS`.
     """
 
     top1: float
@@ -71,10 +71,8 @@ class Ensemble:
     """The summed predictions of several networks for the examples of one rank.
 
     The sums of probabilities are kept as their logarithms, `[num_examples,
-    num_classes]`, so that no probability underflows in float32.
-
-    Attributes:
-        penalties: The weight penalty of each network, which is part of its loss.
+    num_classes]`, so that no probability underflows in float32. The weight penalty of
+    each network is part of its loss.
     """
 
     def __init__(self, num_examples: int, num_classes: int) -> None:
@@ -95,15 +93,11 @@ class Ensemble:
         labels: np.ndarray,
         mask: np.ndarray,
     ) -> None:
-        """Adds the predictions of one network for consecutive examples.
+        """Adds the predictions of one network for consecutive examples of this rank.
 
-        Predictions beyond this rank's last example are padding and are left out.
-
-        Args:
-            first: Index of the first of these examples among those of this rank.
-            log_probabilities: `[batch, num_classes]` float32.
-            labels: `[batch]` int32.
-            mask: `[batch]` bool; False for examples that don't count.
+        They are `[batch, num_classes]` float32, with labels and mask `[batch]`, from
+        the example with the index `first` on. Those beyond this rank's last example are
+        padding and are left out.
         """
         rows = slice(first, min(first + len(labels), len(self._labels)))
         count = rows.stop - first
@@ -139,11 +133,8 @@ class Evaluator:
     ) -> None:
         """Prepares the graphs, which the first batch traces.
 
-        Args:
-            shard: The part of the split that this rank evaluates.
-            config: The settings of the run; `eval_batch_size` is the number of images
-                that the networks of all ranks process at a time.
-            job: Who computes; a stop request is seen between two batches.
+        `eval_batch_size` is the number of images that the networks of all ranks process
+        at a time. A stop request is seen between two batches.
         """
         self._model = model
         self._shard = shard
@@ -180,9 +171,8 @@ class Evaluator:
     ) -> Result:
         """Returns the result on all examples to every rank; only sums are reduced.
 
-        Args:
-            report: A function called after each batch with the number of batches done.
-            top: What the predictions of this rank are added to; None for none.
+        The function `report` is called after each batch with the number of batches
+        done, and the predictions of this rank are added to `top`.
 
         Raises:
             Preempted: On all ranks, if one of them received a stop request.
@@ -208,8 +198,7 @@ class Evaluator:
     ) -> None:
         """Adds the predictions of the current network; its arguments are `evaluate`'s.
 
-        Raises:
-            UserError: If a record is corrupt and none may be skipped.
+        Raises UserError if a record is corrupt and none may be skipped.
         """
         for number, (images, labels, mask) in enumerate(self._batches(report)):
             ensemble.add(
@@ -237,7 +226,6 @@ class Evaluator:
     def _add_to_top(
         self, top: TopClasses, number: int, labels: Any, mask: Any, best: Sequence[Any]
     ) -> None:
-        """Adds the predictions of a batch, whose number is counted from 0."""
         first = self._first + number * self._batch_size
         end = min(first + self._batch_size, self._end)
         classes, probabilities = best
@@ -252,11 +240,6 @@ class Evaluator:
     def _batches(
         self, report: Report | None
     ) -> Iterator[tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
-        """Yields images, labels and masks of this rank; ends early on a stop request.
-
-        Args:
-            report: As in `evaluate`.
-        """
         if not self.num_batches:
             return
         eval_batches = batches.eval_batches(
@@ -265,7 +248,7 @@ class Evaluator:
             self._batch_size,
             self._job.num_parallel_calls(self._config),
             self._corrupt_records,
-            test_time_augmentation.num_crops(self._views),
+            VIEWS[self._views].num_crops,
         )
         for number in range(1, self.num_batches + 1):
             if stop_requested(self._job.signals):
@@ -282,11 +265,7 @@ class Evaluator:
         self._has_evaluated = True
 
     def _result_of_all(self, sums: np.ndarray, penalty: float) -> Result:
-        """Returns the result on all ranks' examples, to every rank.
-
-        Args:
-            sums: The sums over the batches of this rank, of `sums_of_batch`.
-        """
+        """Returns the result on all ranks' examples to every rank, by their sums."""
         communicator = self._job.communicator
         communicator.report_status(
             "summing the results of the evaluation", waits_for_others=True
@@ -330,12 +309,8 @@ def sums_of_batch(
     """Returns sums over the examples of a batch whose mask is True, `[4]` float64.
 
     They are the number of labels in the top 1, the number of labels in the top 5, the
-    sum of the cross-entropies, and the number of examples.
-
-    Args:
-        labels: `[batch]` int32.
-        mask: `[batch]` bool.
-        phase: The phase whose loss and label smoothing the cross-entropies have.
+    sum of the cross-entropies by the loss and label smoothing of a phase, and the
+    number of examples.
     """
     columns = (
         in_top(logits, labels, 1),
@@ -350,14 +325,9 @@ def sums_of_batch(
 def result_of(
     sums: Sequence[float], num_skipped: int, num_examples: int, penalty: float
 ) -> Result:
-    """Returns the result of an evaluation.
+    """Returns the result by the sums of `sums_of_batch` over all batches.
 
-    Args:
-        sums: The sums over all batches, as `sums_of_batch` returns them.
-        num_skipped: The number of corrupt records, which are not in the sums.
-
-    Raises:
-        RuntimeError: If not every example was counted once.
+    Raises RuntimeError if not every example was counted once.
     """
     num_in_top1, num_in_top5, cross_entropy, count = sums
     if count + num_skipped != num_examples or not count:
@@ -381,10 +351,6 @@ def in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
     A logit equal to the label's counts as lower only if its class comes later, so that
     a network with equal logits is not always right. NaN never counts as lower, and a
     label with a non-finite logit never has one of the highest.
-
-    Args:
-        labels: `[batch]` int32.
-        k: The number of highest logits, at least 1.
     """
     own = tf.gather(logits, labels, batch_dims=1)[:, tf.newaxis]
     later = tf.range(tf.shape(logits)[1])[tf.newaxis, :] >= labels[:, tf.newaxis]

@@ -39,11 +39,8 @@ class PreciseBN:
     ) -> None:
         """Prepares the computation; the first `apply` traces its graph.
 
-        Args:
-            model: The network, whose normalization layers all have the momentum
-                `config.batch_norm_momentum`.
-            shard: The part of the training split that this rank reads.
-            job: Who computes; a stop request is seen between two batches.
+        The normalization layers of the network all have the momentum
+        `config.batch_norm_momentum`; the shard is of the training split.
         """
         self._model = model
         # Each batch is computed by one rank, and not divided among the ranks.
@@ -59,15 +56,11 @@ class PreciseBN:
         self._statistics = tf.function(self._statistics_of_batch, autograph=False)
 
     def apply(self, step: int, num_ranks: int) -> None:
-        """Replaces the statistics of the network. Every rank must call it.
+        """Replaces the statistics of the network after a step. Every rank must call it.
 
-        Args:
-            step: The number of steps that the run has done.
-            num_ranks: The number of ranks of the run, which divided its global batches.
-
-        Raises:
-            Preempted: On all ranks, if one of them received a stop request.
-            UserError: If a record is corrupt and none may be skipped.
+        The run had `num_ranks` ranks, which divided its global batches. Raises
+        Preempted, on all ranks, if one of them received a stop request, and UserError
+        if a record is corrupt and none may be skipped.
         """
         if not self._means:
             return
@@ -127,9 +120,8 @@ class PreciseBN:
     def _statistics_of_batch(self, images: tf.Tensor) -> tf.Tensor:
         """Returns the means and variances of one batch, `[2, channels]` float64.
 
-        The layers update their moving averages by the statistics of the batch:
-        average = average - (average - new) * (1 - momentum). Starting at 0, the average
-        becomes new * (1 - momentum).
+        The layers update their averages: average - (average - new) * (1 - momentum).
+        Starting at 0, the average becomes new * (1 - momentum).
         """
         for average in (*self._means, *self._variances):
             average.assign(tf.zeros_like(average))

@@ -31,12 +31,9 @@ _ARRAYS = ("examples", "labels", "top_classes", "top_probabilities")
 
 @dataclass(frozen=True)
 class WrongImage:
-    """An image whose most probable class is wrong.
+    """An image (a small JPEG) whose most probable class is wrong.
 
-    Attributes:
-        example: The index of the example in the whole split.
-        name: The name of its file, as the record has it; may be empty.
-        jpeg: The image, a small JPEG.
+    Its name is that of the file in the record, and may be empty.
     """
 
     example: int
@@ -56,8 +53,8 @@ class Predictions:
         class_descriptions: Words for them; empty if there are none.
         examples: The index of each example in the whole split, int32 `[n]`.
         labels: Its class, int32 `[n]`.
-        top_classes: Its most probable classes, the most probable one first, int32
-            `[n, k]` with k of at most `TOP_K`.
+        top_classes: Its most probable classes, the most probable one first, int32 `[n,
+            k]` with k of at most `TOP_K`.
         top_probabilities: Their probabilities, float32 `[n, k]`.
         wrong_images: Images of wrong predictions, the most certain one first.
     """
@@ -84,11 +81,7 @@ class Predictions:
 
 
 def write(model_dir: Path, name: str, predictions: Predictions) -> Path:
-    """Writes `NAME.npz` atomically, replacing one of the same name.
-
-    Raises:
-        UserError: If it can't be written.
-    """
+    """Writes `NAME.npz` atomically, or raises UserError; returns its path."""
     path = model_dir / FOLDER / f"{name}.npz"
     about = {
         field.name: getattr(predictions, field.name)
@@ -118,11 +111,7 @@ def write(model_dir: Path, name: str, predictions: Predictions) -> Path:
 
 
 def read(path: Path) -> Predictions:
-    """Returns what a file holds.
-
-    Raises:
-        UserError: If it isn't such a file, or an incomplete one.
-    """
+    """Returns what a file holds. Raises UserError if it isn't such a file, or whole."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             text, what = stored["about"].tobytes(), "the description of predictions"

@@ -1,12 +1,15 @@
 """The predictions of a trained network for single images, as evaluation makes them."""
 
 import functools
+import os
 from collections.abc import Callable
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from data_prep.records import image_encoding
+from resnet.base.errors import UserError
 from resnet.config.config import Config
 from resnet.data.augmentation import preprocessing
 from resnet.data.augmentation.preprocessing import Normalization
@@ -14,11 +17,7 @@ from resnet.evaluation import test_time_augmentation
 
 
 class Preprocessor:
-    """Decodes, crops and resizes images as evaluation does.
-
-    Attributes:
-        of_format: The graph for each format of files, "jpeg" and "png".
-    """
+    """Decodes, crops and resizes images as evaluation does."""
 
     def __init__(
         self,
@@ -27,14 +26,6 @@ class Preprocessor:
         crop: str,
         normalization: Normalization,
     ) -> None:
-        """Prepares the graphs; the arguments are those of `preprocessing.eval_image`.
-
-        Args:
-            image_size: The height and width of the results, in pixels.
-            crop_fraction: The side of the central square, as a fraction of the shorter
-                side.
-            normalization: The mean and standard deviation of the images.
-        """
         self._eval_image = functools.partial(
             preprocessing.eval_image,
             image_size=image_size,
@@ -51,15 +42,27 @@ class Preprocessor:
     def __call__(self, encoded: bytes, image_format: str) -> tf.Tensor:
         """Returns an image as the network takes it, `[size, size, 3]` float32.
 
-        Args:
-            encoded: The content of a file that a record can hold: of a JPEG, or of a
-                PNG without transparency.
-            image_format: The format of the file, "jpeg" or "png".
-
-        Raises:
-            tf.errors.OpError: If the file can't be decoded.
+        The file is one that a record can hold: a JPEG, or a PNG without transparency.
+        Raises tf.errors.OpError if it can't be decoded.
         """
         return self.of_format[image_format](tf.constant(encoded))
+
+    def of_file(
+        self, path: str | os.PathLike[str], image_format: str, apply_exif: bool
+    ) -> tf.Tensor:
+        """Returns the image in a file of any kind that the converter reads.
+
+        It is read as in a record set of that format (empty if unknown), which was
+        rotated by EXIF or not. Raises UserError if it can't be read.
+        """
+        file = image_encoding.read_as_stored(path, image_format or None, apply_exif)
+        try:
+            return self(*file)
+        except tf.errors.OpError as error:
+            reason = error.message.splitlines()[0].rstrip(".")
+            raise UserError(
+                f"{path} can't be decoded as an image: {reason}."
+            ) from error
 
     @functools.cached_property
     def of_pixels(self) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -75,13 +78,9 @@ class Predictor:
 
     They are those that `evaluator.Evaluator` computes for records of these images with
     one view, the center crop.
-
-    Attributes:
-        preprocess: A function from a file to an image as the network takes it.
     """
 
     def __init__(self, model: keras.Model, config: Config) -> None:
-        """Prepares the graphs of a network, with the evaluation settings of its run."""
         self._model = model
         size = config.image_size
         self.preprocess = Preprocessor(
@@ -94,11 +93,7 @@ class Predictor:
         self._predict = _graph(self._probabilities, images)
 
     def probabilities(self, images: tf.Tensor) -> np.ndarray:
-        """Returns the probabilities of the classes, `[batch, num_classes]` float32.
-
-        Args:
-            images: Preprocessed images, `[batch, size, size, 3]` float32.
-        """
+        """Returns the probabilities of the classes of preprocessed images, float32."""
         return self._predict(images).numpy()
 
     def _probabilities(self, images: tf.Tensor) -> tf.Tensor:
@@ -114,13 +109,9 @@ def _graph(
 
 
 def top_classes(probabilities: np.ndarray, k: int) -> np.ndarray:
-    """Returns the indices of the most probable classes, `[batch, k]` int64.
+    """Returns the indices of the k most probable classes, `[batch, k]` int64.
 
     The most probable class is first. Of equally probable classes the earlier is first,
     as `evaluator.in_top` counts them.
-
-    Args:
-        probabilities: `[batch, num_classes]`, finite.
-        k: The number of classes, from 1 to `num_classes`.
     """
     return np.argsort(-probabilities, axis=1, kind="stable")[:, :k]

@@ -13,29 +13,20 @@ import tensorflow as tf
 from resnet.config.recipe import VIEWS
 
 
-def num_crops(views: str) -> int:
-    """Returns the number of crops per image that the input makes."""
-    return VIEWS[views].num_crops
-
-
 def num_views(views: str) -> int:
     """Returns the number of views per image that the network processes."""
     return len(_weights(views))
 
 
 def predict(model: keras.Model, images: tf.Tensor, views: str) -> tf.Tensor:
-    """Returns logits whose softmax is the prediction of the network for each image.
+    """Returns logits whose softmax is the network's prediction for each image.
 
     For one view they are the network's own logits. For several views they are the
     logarithms of the mean probabilities. Of these, an image that is shifted by a pixel
     has half the weight of the image itself.
 
-    Args:
-        images: `[batch, size, size, 3]` float32, or `[batch, crops, size, size, 3]`.
-        views: A name of `VIEWS`.
-
-    Returns:
-        `[batch, num_classes]` float32.
+    The images are `[batch, size, size, 3]` float32, or `[batch, crops, size, size, 3]`,
+    the views a name of `VIEWS`.
 
     Source of the shifts: Jordan 2024, arXiv:2404.00498, and KellerJordan/
     cifar10-airbench, legacy/airbench94.py (infer), where the mean is that of logits.
@@ -56,7 +47,6 @@ def predict(model: keras.Model, images: tf.Tensor, views: str) -> tf.Tensor:
 
 
 def _weights(views: str) -> list[float]:
-    """Returns the weight of each view that the network processes, in their order."""
     kinds = VIEWS[views]
     weights = [1.0] * kinds.num_crops
     if kinds.has_shifts:
@@ -67,13 +57,8 @@ def _weights(views: str) -> list[float]:
 def _shifted(images: tf.Tensor) -> tf.Tensor:
     """Returns images shifted by a pixel to the bottom right and to the top left.
 
-    The sides that become free reflect what is next to them.
-
-    Args:
-        images: `[batch, crops, height, width, 3]`.
-
-    Returns:
-        `[batch, 2 * crops, height, width, 3]`.
+    The sides that become free reflect what is next to them. The crops, `[batch, crops,
+    height, width, 3]`, become twice as many.
     """
     height, width = images.shape[2:4]
     padded = tf.pad(images, [[0, 0], [0, 0], [1, 1], [1, 1], [0, 0]], "REFLECT")
@@ -84,16 +69,11 @@ def _shifted(images: tf.Tensor) -> tf.Tensor:
 def log_mean_probabilities(
     logits: tf.Tensor, weights: Sequence[float] = ()
 ) -> tf.Tensor:
-    """Returns the logarithms of the mean probabilities of several views.
+    """Returns the logarithms of views' mean probabilities, `[batch, num_classes]`.
 
-    They are computed in the logarithmic domain, so that no probability underflows.
-
-    Args:
-        logits: `[batch, views, num_classes]` float32.
-        weights: The weight of each view, `[views]`; empty for equal weights.
-
-    Returns:
-        `[batch, num_classes]` float32.
+    They are computed in the logarithmic domain, so that no probability underflows. The
+    logits are `[batch, views, num_classes]` float32; without weights of the views,
+    these are equal.
     """
     logarithms = tf.nn.log_softmax(logits)
     if not weights:

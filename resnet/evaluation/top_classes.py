@@ -5,7 +5,7 @@ They are collected over the ranks, for the report of a run.
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,16 +24,8 @@ _QUALITY = 80  # JPEG quality; an image has about 4 KB.
 _UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
 
-@dataclass(frozen=True, eq=False)
-class Block:
-    """The predictions for some examples.
-
-    Attributes:
-        examples: The index of each example in the whole split, int32 `[n]`.
-        labels: Its class, int32 `[n]`.
-        classes: Its most probable classes, int32 `[n, k]`.
-        probabilities: Their probabilities, float32 `[n, k]`.
-    """
+class Block(NamedTuple):
+    """The predictions for some examples; its attributes are those of `Predictions`."""
 
     examples: npt.NDArray[np.int32]
     labels: npt.NDArray[np.int32]
@@ -42,23 +34,14 @@ class Block:
 
     def rows(self, chosen: np.ndarray) -> "Block":
         """Returns the predictions in these rows, by their numbers or a mask."""
-        return Block(
-            self.examples[chosen],
-            self.labels[chosen],
-            self.classes[chosen],
-            self.probabilities[chosen],
-        )
+        return Block(*(column[chosen] for column in self))
 
 
 def of_logits(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the most probable classes of each example and their probabilities.
+    """Returns each example's most probable classes, `[batch, k]`, and probabilities.
 
     Of classes with equal logits the earlier is first, as `evaluator.in_top` counts
-    them.
-
-    Returns:
-        Classes, int32 `[batch, k]`, and probabilities, float32 `[batch, k]`, with k of
-        at most `TOP_K`.
+    them; k is at most `TOP_K`.
     """
     k = min(TOP_K, logits.shape[-1])
     _, classes = tf.math.top_k(logits, k)
@@ -69,7 +52,6 @@ class TopClasses:
     """The predictions of one evaluation for the examples of this rank."""
 
     def __init__(self) -> None:
-        """Begins without an example."""
         self._blocks: list[Block] = []
 
     def add(
@@ -80,14 +62,10 @@ class TopClasses:
         classes: npt.NDArray[np.int32],
         probabilities: npt.NDArray[np.float32],
     ) -> None:
-        """Adds the predictions for a batch.
+        """Adds the predictions of `of_logits` for a batch with these example indices.
 
-        Args:
-            examples: The indices of its examples in the whole split, `[n]`.
-            labels: Their classes, `[batch]`; those from n on are padding.
-            mask: bool `[batch]`; False for examples that don't count.
-            classes: `[batch, k]`, of `of_logits`.
-            probabilities: `[batch, k]`, of `of_logits`.
+        Labels and mask, which is False for examples that don't count, are padded to the
+        size of the batch.
         """
         count = len(examples)
         block = Block(
@@ -105,8 +83,7 @@ class TopClasses:
     def of_all(self, communicator: Communicator) -> Block:
         """Returns the predictions of all ranks, sorted by example, on each of them.
 
-        Raises:
-            ValueError: If no rank evaluated anything.
+        Raises ValueError if no rank evaluated anything.
         """
         blocks = communicator.allgather(self.of_rank())
         whole = _joined([block for block in blocks if block is not None])
@@ -114,29 +91,16 @@ class TopClasses:
 
 
 def _joined(blocks: Sequence[Block]) -> Block:
-    return Block(
-        np.concatenate([block.examples for block in blocks]),
-        np.concatenate([block.labels for block in blocks]),
-        np.concatenate([block.classes for block in blocks]),
-        np.concatenate([block.probabilities for block in blocks]),
-    )
+    return Block(*map(np.concatenate, zip(*blocks, strict=True)))
 
 
 def wrong_images(
     own: Block | None, whole: Block, records: RecordFiles, communicator: Communicator
 ) -> list[WrongImage]:
-    """Returns the wrong predictions of which the network is most certain.
+    """Returns the wrong predictions of which the network is most certain, on rank 0.
 
-    Each rank reads those images of its own examples, whose records it has. Images that
-    can't be read are left out.
-
-    Args:
-        own: The predictions of this rank; None for none.
-        whole: The predictions of all ranks, sorted by example.
-        communicator: The ranks; each must call this.
-
-    Returns:
-        The images of all ranks on rank 0, the most certain one first; none on others.
+    Each rank reads those images of its own examples, whose records it has; other ranks
+    get none. Images that can't be read are left out. The most certain one is first.
     """
     chosen = _most_certain(whole)
     of_rank = {} if own is None else _images(chosen, own, records)
@@ -147,7 +111,6 @@ def wrong_images(
 
 
 def _most_certain(whole: Block) -> list[int]:
-    """Returns the examples of wrong predictions, the most certain one first."""
     certainty = whole.probabilities[:, 0]
     is_wrong = np.isfinite(certainty) & (whole.classes[:, 0] != whole.labels)
     rows = np.flatnonzero(is_wrong)
@@ -158,7 +121,6 @@ def _most_certain(whole: Block) -> list[int]:
 def _images(
     examples: Sequence[int], own: Block, records: RecordFiles
 ) -> dict[int, WrongImage]:
-    """Returns the images of those examples that this rank has evaluated."""
     wanted = set(own.examples.tolist()).intersection(examples)
     images = {}
     for index, number in enumerate(records.number_of_example.tolist()):
@@ -168,7 +130,6 @@ def _images(
 
 
 def _image(records: RecordFiles, index: int, example: int) -> WrongImage | None:
-    """Returns the image of an example; None if it can't be read."""
     path = records.paths[records.file_of_example[index]]
     offset = int(records.offset_of_example[index])
     try:
@@ -184,7 +145,6 @@ def _image(records: RecordFiles, index: int, example: int) -> WrongImage | None:
 
 
 def _small_jpeg(encoded: bytes) -> bytes:
-    """Returns an image as a small JPEG, or raises one of `_UNREADABLE`."""
     with Image.open(io.BytesIO(encoded)) as image:
         small = image.convert("RGB")
     small.thumbnail((_SIDE, _SIDE))

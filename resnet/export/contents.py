@@ -5,7 +5,6 @@ It is an entry of the metadata of most formats, named `KEY`. Does not import Ten
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from absl import logging
 
 from data_prep.records import manifest
 from data_prep.records.manifest import Manifest
-from resnet.base import json_file
+from resnet.base import cli, json_file
 from resnet.base.errors import UserError
 from resnet.checkpoint.weight_formats import files
 from resnet.config.config import Config
@@ -32,30 +31,10 @@ FILE = "contents.json"  # Its name where the format is a folder or a zip archive
 class Contents:
     """The description of an exported network.
 
-    Attributes:
-        format_version: The version of this description.
-        model: The name of the network.
-        step: The number of steps that it was trained for.
-        weights: "raw", or "ema" for the exponential moving average of the weights.
-        precision: "float32", "bf16", or "int8" for weights of 8 bits.
-        is_folded: Whether batch normalization is a part of the convolutions.
-        image_size: The height and width of the images in pixels.
-        crop: How an image is cropped, as `preprocessing.eval_image` takes it.
-        crop_fraction: The side of the central crop as a fraction of the shorter side.
-        channel_mean: The mean of each channel, on a scale of 0 to 1.
-        channel_stddev: The standard deviation of each channel, on the same scale.
-        batch_norm_epsilon: The constant that is added to the variance.
-        resnet_variant: The program that has the same ResNet, "tpu" or "torchvision".
-        activation: The activation, one of `names.ACTIVATIONS`.
-        se_ratio: The ratio of squeeze-and-excitation; 0 for none.
-        blur_pool: The strided layers that blur, one of `names.BLUR_POOLS`.
-        class_names: The names of the classes in the order of the outputs.
-        class_descriptions: A description of each class, or empty.
-        image_format: The format of the images of the training set, "jpeg" or "png";
-            empty if unknown.
-        apply_exif_orientation: Whether that set was converted with
-            --apply_exif_orientation.
-        program: The name and version of the program that exported the network.
+    The settings of the run have their names. The weights are "raw" or "ema" and the
+    precision is "float32", "bf16", or "int8" for weights of 8 bits. Means and standard
+    deviations of the channels are on a scale of 0 to 1. The format of the training
+    set's images is "jpeg" or "png", or empty if unknown.
     """
 
     format_version: int = FORMAT_VERSION
@@ -86,7 +65,11 @@ class Contents:
 
 
 def of_run(
-    config: Config, step: int, weights: str, precision: str, is_folded: bool
+    config: Config,
+    step: int = 0,
+    weights: str = "raw",
+    precision: str = "float32",
+    is_folded: bool = True,
 ) -> Contents:
     """Returns the description of a network of a run, whose attributes these are."""
     known = training_set(config)
@@ -102,16 +85,13 @@ def of_run(
         class_descriptions=known.class_descriptions if known else (),
         image_format=known.image_format if known else "",
         apply_exif_orientation=known is not None and known.apply_exif_orientation,
-        program=f"resnet-cpu {_version()}",
+        program=f"resnet-cpu {cli.version()}",
         **{name: getattr(config, name) for name in same},
     )
 
 
 def training_set(config: Config) -> Manifest | None:
-    """Returns the metadata of the set that the run was trained on, if it is there.
-
-    Warns if it isn't there.
-    """
+    """Returns the metadata of the set that a run was trained on, or None and warns."""
     if not config.data_dir:
         return None
     with contextlib.suppress(UserError):
@@ -128,14 +108,9 @@ def training_set(config: Config) -> Manifest | None:
 
 
 def from_text(text: str | None, where: str) -> Contents:
-    """Returns the description in a text that `as_json` made.
+    """Returns the description in a text that `as_json` made; None is no text.
 
-    Args:
-        text: The text; None if there is none.
-        where: The path of the exported network, for errors.
-
-    Raises:
-        UserError: If it is not such a text.
+    Raises UserError, naming the path of the exported network, if it is not such a text.
     """
     what = "a network that eval/export.py has written"
     if text is None:
@@ -149,10 +124,3 @@ def from_text(text: str | None, where: str) -> Contents:
         )
     with json_file.naming(f"the description in {where}", what):
         return json_file.instance(Contents, values)
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("resnet-cpu")
-    except importlib.metadata.PackageNotFoundError:
-        return "of a folder that is not installed"

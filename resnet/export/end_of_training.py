@@ -18,11 +18,7 @@ _EVENT = "export"  # Of the run's history.
 
 
 def check(config: Config) -> None:
-    """Creates the folder of the exports, if the run has one, and tries to write to it.
-
-    Raises:
-        UserError: If it can't be written to.
-    """
+    """Creates the folder of the exports, if the run has one, or raises UserError."""
     if not config.export_dir:
         return
     try:
@@ -40,13 +36,8 @@ def export(config: Config, communicator: Communicator) -> None:
 
     Its folder in `export_dir` is named by the time in seconds, so that a server takes
     the newest. It has the EMA weights if the run has them. A checkpoint is not exported
-    again if the run is started again at its last step. Imports TensorFlow.
-
-    Args:
-        config: The settings of the run, which has saved its last checkpoint.
-
-    Raises:
-        AgreedError: On all ranks, if it can't be written.
+    again if the run is started again at its last step. Raises AgreedError, on all
+    ranks, if it can't be written. Imports TensorFlow.
 
     Source: tensorflow/tpu, models/official/resnet/resnet_main.py, main.
     """
@@ -78,9 +69,7 @@ def _export(config: Config) -> None:
 
     folder = Path(config.export_dir, str(int(time.time())))
     trained = restore.load_network(config, Path(config.model_dir))
-    described = contents.of_run(
-        config, trained.step, trained.weights, formats.FLOAT32, is_folded=True
-    )
+    described = contents.of_run(config, trained.step, trained.weights)
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)  # TensorFlow logs each step of a save.
     try:

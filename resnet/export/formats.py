@@ -37,14 +37,12 @@ class Format:
     """A format of exported networks.
 
     Attributes:
-        write: A function that writes a network with its description to a path that
-            doesn't exist, of a file or a folder.
-        description: A function that returns the text of the description in a path;
-            None if it has none.
-        load: A function that returns the function of a network: from images, `[batch,
-            image_size, image_size, 3]` float32, RGB from 0 to 255, cropped and resized,
-            to the probabilities of the classes, `[batch, num_classes]` float32. None if
-            the format holds weights only.
+        write: Writes a network with its description to a path that doesn't exist.
+        description: Returns the text of the description in a path, if it has one.
+        load: Returns the function of a network: from images, `[batch, image_size,
+            image_size, 3]` float32, RGB from 0 to 255, cropped and resized, to the
+            probabilities of the classes, `[batch, num_classes]` float32. None if the
+            format holds weights only.
         suffixes: The ends of which the name of a file must have one; empty if the
             format is a folder.
         file: The file that tells of which format a folder is.
@@ -131,11 +129,7 @@ COMPUTED = {name: kind for name, kind in FORMATS.items() if kind.load}
 
 
 def check(name: str, precision: str, is_folded: bool, path: Path) -> None:
-    """Refuses what a format can't hold, and a path that it can't be written to.
-
-    Raises:
-        UserError: With a sentence for the first problem.
-    """
+    """Refuses what a format can't hold, and a path that it can't be written to."""
     kind = FORMATS[name]
     if precision not in kind.precisions:
         able = [other for other in FORMATS if precision in FORMATS[other].precisions]
@@ -175,11 +169,7 @@ def _require(kind: Format, module: str, what: str) -> None:
 
 
 def format_of(path: Path) -> Format:
-    """Returns the format of a network.
-
-    Raises:
-        UserError: If it is none of those that can be computed here.
-    """
+    """Returns the format of a network, or a UserError if it can't be computed here."""
     if not path.exists():
         raise UserError(f"{path} must be an exported network; there is no such file.")
     for kind in COMPUTED.values():
@@ -196,14 +186,9 @@ def format_of(path: Path) -> Format:
 
 
 def write(name: str, trained: "TrainedNetwork", contents: Contents, path: Path) -> None:
-    """Writes a network in a format. Imports TensorFlow.
+    """Writes a network in a format, or raises UserError. Imports TensorFlow.
 
-    Args:
-        name: The name of the format, a key of `FORMATS`.
-        path: The file or folder to write, which must not exist.
-
-    Raises:
-        UserError: If it can't be written.
+    The path of the file or folder must not exist.
     """
     import tensorflow as tf
 

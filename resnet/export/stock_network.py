@@ -11,37 +11,12 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.layers import (
-    Activation,
-    Add,
-    AveragePooling2D,
-    BatchNormalization,
-    Concatenate,
-    Conv2D,
-    Dense,
-    Dropout,
-    Flatten,
-    GlobalAveragePooling2D,
-    GlobalMaxPooling2D,
-    MaxPooling2D,
-    Multiply,
-    ReLU,
-    Rescaling,
-    Reshape,
-    ZeroPadding2D,
-)
+from keras import layers as stock
 
 from resnet.base.errors import UserError
 from resnet.export.contents import Contents
 from resnet.models import layers, mlp
 from resnet.models.layers.conv_norm import POOLED_SIDE
-
-# Keras' policy by precision and by whether batch normalization is folded. Only weights
-# in float32 can be trained on.
-_POLICIES = {
-    ("bf16", True): "bfloat16",
-    ("bf16", False): "mixed_bfloat16",
-}
 
 # The largest difference of a probability that rounding explains.
 _TOLERANCE = 1e-3
@@ -52,14 +27,9 @@ def build(model: keras.Model, contents: Contents) -> keras.Model:
     """Returns a Keras model from images to the probabilities of the classes.
 
     Its input "images" is `[batch, image_size, image_size, 3]` float32: RGB from 0 to
-    255, cropped and resized. Its output is `[batch, num_classes]` float32.
-
-    Args:
-        model: The network, as `models.build` returns it.
-
-    Raises:
-        TypeError: If the network has a layer without a stock counterpart.
-        RuntimeError: If the result doesn't compute what the network computes.
+    255, cropped and resized. Its output is `[batch, num_classes]` float32. Raises
+    TypeError if the network has a layer without a stock counterpart, and RuntimeError
+    if the result doesn't compute what the network computes.
     """
     network = keras.models.clone_model(
         model,
@@ -67,20 +37,17 @@ def build(model: keras.Model, contents: Contents) -> keras.Model:
         call_function=_StockLayers(model, contents),
     )
     (logits,) = network.outputs
-    softmax = keras.layers.Softmax(name="probabilities", dtype="float32")
-    stock = keras.Model(network.input, softmax(logits), name=model.name)
-    _check(model, stock, contents)
-    return stock
+    softmax = stock.Softmax(name="probabilities", dtype="float32")
+    exported = keras.Model(network.input, softmax(logits), name=model.name)
+    _check(model, exported, contents)
+    return exported
 
 
-def _check(model: keras.Model, stock: keras.Model, contents: Contents) -> None:
+def _check(model: keras.Model, exported: keras.Model, contents: Contents) -> None:
     """Compares the probabilities of two networks for images of noise.
 
     So a counterpart that misses an option of a layer is found before its export is.
-
-    Raises:
-        UserError: If the network predicts NaN or infinity.
-        RuntimeError: If they differ.
+    Raises UserError if the network predicts NaN or infinity.
     """
     shape = (2, contents.image_size, contents.image_size, 3)
     images = np.random.default_rng(0).uniform(0, 255, shape).astype(np.float32)
@@ -93,7 +60,7 @@ def _check(model: keras.Model, stock: keras.Model, contents: Contents) -> None:
             " infinity, so its training has diverged. Export another checkpoint"
             " (--step)."
         )
-    difference = np.abs(stock(images, training=False).numpy() - expected).max()
+    difference = np.abs(exported(images, training=False).numpy() - expected).max()
     casts = [layer.to for layer in model.layers if isinstance(layer, layers.Cast)]
     is_rounded = "bf16" in contents.precision or "bfloat16" in casts
     if not difference <= (_TOLERANCE_OF_BF16 if is_rounded else _TOLERANCE):
@@ -109,8 +76,9 @@ class _StockLayers:
     def __init__(self, model: keras.Model, contents: Contents) -> None:
         self._images = model.inputs[0]
         self._contents = contents
-        key = contents.precision, contents.is_folded
-        self._dtype = _POLICIES.get(key, "float32")
+        self._dtype = "float32"
+        if contents.precision == "bf16":  # Only weights in float32 can be trained on.
+            self._dtype = "bfloat16" if contents.is_folded else "mixed_bfloat16"
         self._counterparts: dict[type, Callable[..., Any]] = {
             layers.Cast: self._cast,
             layers.ConvNorm: self._conv_norm,
@@ -123,14 +91,14 @@ class _StockLayers:
             layers.MaxPool: self._max_pool,
             layers.AvgPool: self._avg_pool,
             layers.BlurPool: self._blur_pool,
-            layers.GlobalMaxPool: self._same(GlobalMaxPooling2D),
-            layers.GlobalAvgPool: self._same(GlobalAveragePooling2D),
+            layers.GlobalMaxPool: self._same(stock.GlobalMaxPooling2D),
+            layers.GlobalAvgPool: self._same(stock.GlobalAveragePooling2D),
             layers.Gelu: self._gelu,
             layers.Activation: self._activation,
             layers.Gate: self._gate,
             layers.Add: self._add,
-            layers.Concat: self._same(Concatenate),
-            layers.Flatten: self._same(Flatten),
+            layers.Concat: self._same(stock.Concatenate),
+            layers.Flatten: self._same(stock.Flatten),
             layers.Dropout: self._dropout,
             layers.Dense: self._dense,
             layers.Classifier: self._classifier,
@@ -140,13 +108,7 @@ class _StockLayers:
     def __call__(
         self, layer: layers.Layer, *inputs: Any, training: bool | None = None
     ) -> Any:
-        """Returns the outputs of the stock counterpart of a layer.
-
-        Args:
-            inputs: The arguments of its call, of which those that are tensors belong to
-                the new network.
-            training: Unused: Keras passes it to each stock layer.
-        """
+        """Returns the outputs of a layer's counterpart; Keras passes `training`."""
         counterpart = self._counterparts.get(type(layer))
         if counterpart is None:
             raise TypeError(f"no stock counterpart of {type(layer).__name__}")
@@ -154,7 +116,7 @@ class _StockLayers:
 
     def _stock(
         self,
-        kind: type[keras.layers.Layer],
+        kind: type[stock.Layer],
         layer: layers.Layer,
         x: Any,
         part: str = "",
@@ -164,23 +126,61 @@ class _StockLayers:
     ) -> Any:
         """Returns the outputs of a new stock layer.
 
-        Args:
-            part: The end of its name, if it isn't the only one with that of the layer.
+        The part ends its name, if it isn't the only one with that of the layer.
         """
         name = f"{layer.name}_{part}" if part else layer.name
-        stock = kind(name=name, dtype=dtype or self._dtype, **settings)
-        outputs = stock(x)
+        new = kind(name=name, dtype=dtype or self._dtype, **settings)
+        outputs = new(x)
         if weights:
             arrays = map(keras.ops.convert_to_tensor, weights)
-            stock.set_weights([array.numpy() for array in arrays])
+            new.set_weights([array.numpy() for array in arrays])
         return outputs
 
-    def _same(self, kind: type[keras.layers.Layer]) -> Callable[..., Any]:
+    def _same(self, kind: type[stock.Layer]) -> Callable[..., Any]:
         """Returns a function that calls a stock layer without settings."""
         return lambda layer, x: self._stock(kind, layer, x)
 
+    def _weighted(
+        self,
+        kind: type[stock.Layer],
+        layer: layers.Layer,
+        x: Any,
+        kernel: Any,
+        bias: Any = None,
+        **settings: Any,
+    ) -> Any:
+        """Returns the outputs of a convolution or dense layer with these weights."""
+        return self._stock(
+            kind,
+            layer,
+            x,
+            weights=[kernel] if bias is None else [kernel, bias],
+            use_bias=bias is not None,
+            kernel_initializer="zeros",
+            **settings,
+        )
+
+    def _convolution(
+        self, layer: layers.Layer, x: Any, kernel: Any, bias: Any, **settings: Any
+    ) -> Any:
+        settings |= {"filters": kernel.shape[3], "kernel_size": tuple(kernel.shape[:2])}
+        return self._weighted(stock.Conv2D, layer, x, kernel, bias, **settings)
+
+    def _linear(
+        self, layer: layers.Layer, x: Any, kernel: Any, bias: Any, **settings: Any
+    ) -> Any:
+        # In float32 also in a network of bfloat16, as its logits are.
+        settings = {"dtype": "float32", "units": kernel.shape[-1], **settings}
+        return self._weighted(stock.Dense, layer, x, kernel, bias, **settings)
+
     def _pad(self, layer: layers.Layer, x: Any, padding: Any) -> Any:
-        return self._stock(ZeroPadding2D, layer, x, "pad", padding=padding)
+        return self._stock(stock.ZeroPadding2D, layer, x, "pad", padding=padding)
+
+    def _average(
+        self, layer: layers.Layer, x: Any, size: int, stride: int, **settings: Any
+    ) -> Any:
+        settings |= {"pool_size": size, "strides": stride}
+        return self._stock(stock.AveragePooling2D, layer, x, **settings)
 
     def _cast(self, layer: layers.Cast, x: Any) -> Any:
         """The cast of the images becomes their normalization; stock layers cast."""
@@ -189,23 +189,23 @@ class _StockLayers:
         mean = np.array(self._contents.channel_mean)
         stddev = np.array(self._contents.channel_stddev)
         scale, offset = (1 / (255 * stddev)).tolist(), (-mean / stddev).tolist()
-        return Rescaling(scale, offset, name="normalization", dtype="float32")(x)
+        return stock.Rescaling(scale, offset, name="normalization", dtype="float32")(x)
 
     def _conv_norm(self, layer: layers.ConvNorm, x: Any, *residuals: Any) -> Any:
-        is_folded = self._contents.is_folded
-        kernel, bias = layer.kernel, layer.bias if layer.use_bias else None
+        is_folded, options = self._contents.is_folded, layer.options
+        kernel, bias = layer.kernel, layer.bias if options.use_bias else None
         if is_folded:
             kernel, bias = layer.folded()
         x = self._padded_convolution(layer, x, kernel, bias)
         if isinstance(layer, layers.PooledConvNorm):
-            x = self._stock(MaxPooling2D, layer, x, "pool", pool_size=POOLED_SIDE)
+            x = self._stock(stock.MaxPooling2D, layer, x, "pool", pool_size=POOLED_SIDE)
         if not is_folded:
             x = self._batch_norm(layer, x)
         for residual in residuals:
-            x = self._stock(Add, layer, [x, residual], "sum")
-        if layer.relu:
-            x = self._stock(ReLU, layer, x, "relu")
-        return x if layer.num_copies == 1 else [x] * layer.num_copies
+            x = self._stock(stock.Add, layer, [x, residual], "sum")
+        if options.relu:
+            x = self._stock(stock.ReLU, layer, x, "relu")
+        return x if options.num_copies == 1 else [x] * options.num_copies
 
     def _projected_pool(self, layer: layers.ConvNorm, x: Any) -> Any:
         """The pool comes first here, so that the convolution can have the bias."""
@@ -213,17 +213,21 @@ class _StockLayers:
         return self._conv_norm(layer, x)
 
     def _batch_norm(self, layer: layers.ConvNorm, x: Any) -> Any:
-        gamma = [] if layer.fixed_gamma else [layer.gamma]
-        weights = [*gamma, layer.beta, layer.moving_mean, layer.moving_variance]
-        settings: dict[str, Any] = {
-            "momentum": layer.batch_norm_momentum,
-            "epsilon": layer.epsilon,
-            "scale": not layer.fixed_gamma,
-        }
-        return self._stock(BatchNormalization, layer, x, "bn", "", weights, **settings)
+        options = layer.options
+        gamma = [] if options.fixed_gamma else [layer.gamma]
+        return self._stock(
+            stock.BatchNormalization,
+            layer,
+            x,
+            "bn",
+            weights=[*gamma, layer.beta, layer.moving_mean, layer.moving_variance],
+            momentum=options.momentum,
+            epsilon=options.epsilon,
+            scale=not options.fixed_gamma,
+        )
 
     def _padded_convolution(
-        self, layer: layers.ConvNorm | layers.Conv, x: Any, kernel: Any, bias: Any
+        self, layer: layers.Conv, x: Any, kernel: Any, bias: Any
     ) -> Any:
         """Returns a convolution with the fixed padding of `layers.convolution`."""
         size, padding = layer.kernel_size, "same"
@@ -235,35 +239,12 @@ class _StockLayers:
             layer, x, kernel, bias, strides=layer.stride, padding=padding
         )
 
-    def _convolution(
-        self,
-        layer: layers.Layer,
-        x: Any,
-        kernel: Any,
-        bias: Any,
-        dtype: str = "",
-        **settings: Any,
-    ) -> Any:
-        height, width, _, filters = kernel.shape
-        return self._stock(
-            Conv2D,
-            layer,
-            x,
-            dtype=dtype,
-            weights=[kernel] if bias is None else [kernel, bias],
-            filters=filters,
-            kernel_size=(height, width),
-            use_bias=bias is not None,
-            kernel_initializer="zeros",
-            **settings,
-        )
-
     def _conv(self, layer: layers.Conv, x: Any) -> Any:
         x = self._padded_convolution(layer, x, layer.kernel, layer.bias)
-        return self._stock(ReLU, layer, x, "relu")
+        return self._stock(stock.ReLU, layer, x, "relu")
 
     def _whitening(self, layer: layers.Whitening, x: Any) -> Any:
-        return self._convolution(layer, x, layer.kernel, layer.bias, "float32")
+        return self._convolution(layer, x, layer.kernel, layer.bias, dtype="float32")
 
     def _zero_pad_shortcut(self, layer: layers.ZeroPadShortcut, x: Any) -> Any:
         """A part of the identity matrix copies the channels and appends zeros."""
@@ -281,26 +262,12 @@ class _StockLayers:
         if layer.is_symmetric:
             x = self._pad(layer, x, (layer.window - 1) // 2)
             settings["padding"] = "valid"
-        return self._stock(MaxPooling2D, layer, x, pool_size=layer.window, **settings)
-
-    def _average(
-        self,
-        layer: layers.Layer,
-        x: Any,
-        size: int,
-        stride: int,
-        padding: str = "valid",
-        part: str = "",
-    ) -> Any:
-        settings: dict[str, Any] = {
-            "pool_size": size,
-            "strides": stride,
-            "padding": padding,
-        }
-        return self._stock(AveragePooling2D, layer, x, part, **settings)
+        return self._stock(
+            stock.MaxPooling2D, layer, x, pool_size=layer.window, **settings
+        )
 
     def _avg_pool(self, layer: layers.AvgPool, x: Any) -> Any:
-        return self._average(layer, x, 2, 2, "same")
+        return self._average(layer, x, 2, 2, padding="same")
 
     def _blur_pool(self, layer: layers.BlurPool, x: Any) -> Any:
         """[1, 2, 1] / 4 is the average over two positions, twice."""
@@ -309,62 +276,44 @@ class _StockLayers:
 
     def _gelu(self, layer: layers.Gelu, x: Any) -> Any:
         dtype = "float32" if x.dtype == "float32" else self._dtype
-        return self._stock(Activation, layer, x, dtype=dtype, activation="gelu")
+        return self._stock(stock.Activation, layer, x, dtype=dtype, activation="gelu")
 
     def _activation(self, layer: layers.Activation | layers.Gate, x: Any) -> Any:
-        x = self._stock(Activation, layer, x, activation=layer.activation)
+        x = self._stock(stock.Activation, layer, x, activation=layer.activation)
         return x if layer.num_copies == 1 else [x] * layer.num_copies
 
     def _gate(self, layer: layers.Gate, x: Any, logits: Any, residual: Any) -> Any:
-        gate = self._stock(Activation, layer, logits, "sigmoid", activation="sigmoid")
+        gate = self._stock(
+            stock.Activation, layer, logits, "sigmoid", activation="sigmoid"
+        )
         shape = (1, 1, x.shape[-1])
-        gate = self._stock(Reshape, layer, gate, "shape", target_shape=shape)
-        x = self._stock(Multiply, layer, [x, gate], "product")
-        x = self._stock(Add, layer, [x, residual], "sum")
+        gate = self._stock(stock.Reshape, layer, gate, "shape", target_shape=shape)
+        x = self._stock(stock.Multiply, layer, [x, gate], "product")
+        x = self._stock(stock.Add, layer, [x, residual], "sum")
         return self._activation(layer, x)
 
     def _add(self, layer: layers.Add, *inputs: Any) -> Any:
-        return self._stock(Add, layer, list(inputs))
+        return self._stock(stock.Add, layer, list(inputs))
 
     def _dropout(self, layer: layers.Dropout, x: Any) -> Any:
         if self._contents.is_folded:
             return x
-        return self._stock(Dropout, layer, x, rate=layer.rate)
+        return self._stock(stock.Dropout, layer, x, rate=layer.rate)
 
     def _dense(self, layer: layers.Dense, x: Any) -> Any:
-        relu = "relu" if layer.relu else None
-        return self._linear(layer, x, layer.kernel, layer.bias, self._dtype, relu)
+        settings = {"dtype": self._dtype, "activation": "relu" if layer.relu else None}
+        return self._linear(layer, x, layer.kernel, layer.bias, **settings)
 
     def _classifier(self, layer: layers.Classifier, x: Any) -> Any:
-        # In float32 also in a network of bfloat16, as its logits are.
-        x = self._stock(GlobalAveragePooling2D, layer, x, "pool", "float32")
+        x = self._stock(stock.GlobalAveragePooling2D, layer, x, "pool", "float32")
         return self._linear(layer, x, layer.kernel, layer.bias)
 
     def _scaled_linear(self, layer: layers.ScaledLinear, x: Any) -> Any:
         if self._contents.is_folded:
             return self._linear(layer, x, layer.kernel * layer.scale, None)
         x = self._linear(layer, x, layer.kernel, None)
-        return self._stock(Rescaling, layer, x, "scale", "float32", scale=layer.scale)
-
-    def _linear(
-        self,
-        layer: layers.Layer,
-        x: Any,
-        kernel: Any,
-        bias: Any,
-        dtype: str = "float32",
-        activation: str | None = None,
-    ) -> Any:
         return self._stock(
-            Dense,
-            layer,
-            x,
-            dtype=dtype,
-            weights=[kernel] if bias is None else [kernel, bias],
-            units=kernel.shape[-1],
-            activation=activation,
-            use_bias=bias is not None,
-            kernel_initializer="zeros",
+            stock.Rescaling, layer, x, "scale", "float32", scale=layer.scale
         )
 
 
@@ -374,13 +323,10 @@ def images_of(network: keras.Model) -> tf.TensorSpec:
 
 
 def outputs_of(network: keras.Model, images: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the outputs of an export; to be called inside a graph.
+    """Returns the outputs of an export of `build`; to be called inside a graph.
 
     They are "classes", `[batch]` int32, the most probable class of each image; and
     "probabilities", `[batch, num_classes]` float32.
-
-    Args:
-        network: The network, as `build` returns it.
     """
     probabilities = network(images, training=False)
     classes = tf.argmax(probabilities, axis=-1, output_type=tf.int32)

@@ -79,7 +79,6 @@ def write_saved_model(
 
 
 def _preprocessed(encoded: "tf.Tensor", contents: Contents) -> "tf.Tensor":
-    """Returns an image, cropped and resized as in evaluation, with values up to 255."""
     import tensorflow as tf
 
     from resnet.data.augmentation import preprocessing
@@ -124,10 +123,7 @@ def load_saved_model(path: Path) -> Probabilities:
 
 
 def write_keras(trained: "TrainedNetwork", contents: Contents, path: Path) -> None:
-    """Writes a `.keras` file, which needs stock Keras only to be loaded.
-
-    It has the input and outputs of `stock_network.outputs_of`.
-    """
+    """Writes a `.keras` file, which needs stock Keras only to be loaded."""
     import keras
 
     from resnet.export import stock_network

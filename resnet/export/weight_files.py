@@ -56,11 +56,7 @@ def write_safetensors(
 def write_torchvision(
     trained: "TrainedNetwork", contents: Contents, path: Path
 ) -> None:
-    """Writes the state dict of a network; the format has no place for a description.
-
-    Raises:
-        UserError: As `write_state_dict` does.
-    """
+    """Writes a state dict; the format has no place for a description."""
     values = {variable.path: variable.numpy() for variable in trained.model.variables}
     write_state_dict(path, trained.config, values)
 
@@ -74,13 +70,9 @@ def write_state_dict(
     `safetensors.torch.load_file` or `torch.load` return of it, or tensors of the arrays
     of an .npz file. The logits then are equal.
 
-    Args:
-        path: The file, with a suffix of `files.SUFFIXES`; .pt and .pth need PyTorch.
-        config: The settings of the run that the weights are from.
-        values: The values of all variables of the network by their paths, float32.
-
-    Raises:
-        UserError: If torchvision has no such network, or PyTorch is missing.
+    The path has a suffix of `files.SUFFIXES`; .pt and .pth need PyTorch. The values are
+    those of all variables of the network of the run by their paths, float32. Raises
+    UserError if torchvision has no such network, or PyTorch is missing.
     """
     _require_equal_network(config)
     state = torchvision.state_dict(values)
@@ -92,13 +84,8 @@ def write_state_dict(
     elif path.suffix == ".npz":
         np.savez(path, **state)  # type: ignore[arg-type]
     else:
-        try:
-            import torch
-        except ImportError as error:
-            raise UserError(
-                f"{path} needs PyTorch to be written, which isn't installed (pip"
-                " install torch). Name a file that ends in .safetensors or .npz."
-            ) from error
+        import torch  # `formats.check` has found it.
+
         tensors = {name: torch.from_numpy(array) for name, array in state.items()}
         torch.save(tensors, path)
 

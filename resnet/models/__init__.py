@@ -17,16 +17,9 @@ def build(
     """Returns a new Keras model from normalized float32 images to float32 logits.
 
     Its inputs are `[batch, height, width, 3]` with any height and width; those of
-    networks of one image size with `image_size` only.
-
-    Args:
-        name: One of `names.MODELS`.
-        image_size: As in `NetworkOptions`.
-        **options: The other options of `NetworkOptions`.
-
-    Raises:
-        UserError: If there is no network of that name.
-        ValueError: If the last layer lacks the biases for an initial logit.
+    networks of one image size with `image_size` only. The options are those of
+    `NetworkOptions`. Raises UserError if there is no network of that name, and
+    ValueError if the last layer lacks the biases for an initial logit.
     """
     if name not in MODELS:
         raise UserError(f"expected a model among {', '.join(MODELS)}; got {name!r}")

@@ -2,8 +2,9 @@
 
 Source: the study of compressed gradients of Dutta et al. 2019, arXiv:1911.08250
 (sands-lab/layer-wise-aaai20, CIFAR10/alexnet.py, "Alexnet1", and CIFAR10/dawn.py,
-"Alexnet", the variant with BatchNorm). The one difference: weights are initialized as
-in the other networks of this package, unless `models.build` is told otherwise.
+"Alexnet", the variant with BatchNorm). Differences: weights are initialized as in
+the other networks of this package, unless `models.build` is told otherwise, and the
+last pool of "alexnet_bn" covers the whole feature map for any size of images.
 """
 
 import keras
@@ -53,20 +54,12 @@ def _without_batch_norm(
 def _with_batch_norm(
     x: keras.KerasTensor, options: NetworkOptions
 ) -> keras.KerasTensor:
-    """Returns the logits.
-
-    The source's last pool has a 2x2 window, which for images of 32 pixels is the whole
-    feature map. Here it covers the whole feature map for any size of images.
-    """
     seed = options.seeds()
     names = ("prep", "layer1", "layer2", "layer3", "layer4")
     for name, (filters, stride, is_pooled) in zip(names, CONVOLUTIONS, strict=True):
-        x = layers.ConvNorm(
-            filters, 3, stride, seed=seed(), name=name, **options.batch_norm
-        )(x)
+        x = layers.ConvNorm(filters, 3, stride, seed(), name, options.batch_norm)(x)
         if is_pooled:
             x = layers.MaxPool(2, 2, name=f"{name}_pool")(x)
     x = layers.GlobalMaxPool(name="pool")(x)
-    return layers.ScaledLinear(options.num_classes, LOGIT_SCALE, seed(), "classifier")(
-        x
-    )
+    linear = layers.ScaledLinear(options.num_classes, LOGIT_SCALE, seed(), "classifier")
+    return linear(x)

@@ -7,9 +7,10 @@ smallest network of the paper, and ResNet-8 (n = 1) is the smallest of its kind.
 
 Source: He et al. 2015, arXiv:1512.03385, section 4.2. Two differences: kernels and the
 classifier are initialized as in the other networks of this package, and gamma of the
-last normalization in a block may be initialized to 0.
+last normalization in a block may be initialized to 0 (`zero_last_gamma`).
 """
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -24,16 +25,13 @@ STAGE_FILTERS = (16, 32, 64)
 def build(
     name: str, images: keras.KerasTensor, options: NetworkOptions
 ) -> keras.KerasTensor:
-    """Returns the float32 logits of float32 images.
-
-    In the paper gamma begins with 1 everywhere (`zero_last_gamma` is False).
-    """
+    """Returns the float32 logits of float32 images."""
     num_blocks = (MODELS[name].depth - 2) // 6
     seed = options.seeds()
 
     def conv(filters: int, stride: int, name: str, **others: Any) -> layers.ConvNorm:
-        others |= options.batch_norm
-        return layers.ConvNorm(filters, 3, stride, seed=seed(), name=name, **others)
+        norm = dataclasses.replace(options.batch_norm, **others)
+        return layers.ConvNorm(filters, 3, stride, seed(), name, norm)
 
     x = layers.Cast(options.compute_dtype, name="cast")(images)
     # Each output has a copy for the next block's convolutions and one for its shortcut.
@@ -44,9 +42,8 @@ def build(
             x, shortcut = copies
             stride = 2 if stage > 1 and block == 1 else 1
             if stride == 2:
-                shortcut = layers.ZeroPadShortcut(filters, stride, f"{name}_shortcut")(
-                    shortcut
-                )
+                pad = layers.ZeroPadShortcut(filters, stride, f"{name}_shortcut")
+                shortcut = pad(shortcut)
             x = conv(filters, stride, f"{name}_1")(x)
             is_last = (stage, block) == (len(STAGE_FILTERS), num_blocks)
             copies = conv(

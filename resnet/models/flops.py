@@ -19,10 +19,10 @@ def count_forward_pass(model: keras.Model) -> int:
 def count_training_step(model: keras.Model) -> int:
     """Returns the number of operations of forward and backward pass for one image.
 
-    In each layer the outputs, the gradient of the kernel and the gradient of the inputs
-    take the same number of operations. The first layer doesn't compute the gradient of
-    its inputs, the images. If its kernel isn't trained but its bias is, it computes its
-    outputs only, and the layer after it all three.
+    In each layer the outputs, the gradient of the kernel and that of the inputs take
+    the same number of operations. The first layer computes no gradient of its inputs,
+    the images. If its kernel isn't trained but its bias is, it computes its outputs
+    only, and the layer after it all three.
     """
     counts = _count_kernels(model)
     trained = [count for count, is_trained in counts if is_trained]
@@ -33,11 +33,10 @@ def count_training_step(model: keras.Model) -> int:
 
 
 def _count_kernels(model: keras.Model) -> list[tuple[int, bool]]:
-    """Returns the number of operations of each kernel in order, and whether it learns.
+    """Returns the operations of each kernel's forward pass, and whether it learns.
 
-    They are those of the forward pass. A kernel `[height, width, channels, filters]` is
-    applied at every position of its layer's output, or of what the layer pools; a
-    kernel `[features, classes]` once.
+    A kernel `[height, width, channels, filters]` is applied at every position of its
+    layer's output, or of what the layer pools; a kernel `[features, classes]` once.
     """
     counts = []
     for layer in model.layers:

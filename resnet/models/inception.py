@@ -10,6 +10,7 @@ is told otherwise, and the last pool covers the whole feature map for any size o
 images.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import keras
@@ -21,25 +22,16 @@ from resnet.models.options import NetworkOptions
 class Module(NamedTuple):
     """A module: filters of its branches, of which the concatenation is the output.
 
-    A module of stride 2 has neither 1x1 convolutions nor a projection; its pool is
-    concatenated as it is.
-
-    Attributes:
-        name: The name of the module.
-        filters_1x1: Filters of the 1x1 convolution; 0 in a module of stride 2.
-        filters_3x3: Filters of a 1x1 convolution, and of a 3x3 convolution of it.
-        filters_double: Filters of a 1x1 convolution, and of each of two consecutive 3x3
-            convolutions of it.
-        pool: "avg" or "max", over 3x3 windows.
-        projection: Filters of the 1x1 convolution of the pool; 0 for stride 2.
+    A module of stride 2 has neither 1x1 convolutions nor a projection (both are 0); its
+    pool is concatenated as it is.
     """
 
     name: str
     filters_1x1: int
-    filters_3x3: tuple[int, int]
-    filters_double: tuple[int, int]
-    pool: str
-    projection: int
+    filters_3x3: tuple[int, int]  # Of a 1x1 convolution, and of a 3x3 one of it.
+    filters_double: tuple[int, int]  # Of a 1x1 convolution, and of two 3x3 ones of it.
+    pool: str  # "avg" or "max", over 3x3 windows.
+    projection: int  # Filters of the 1x1 convolution of the pool.
 
     @property
     def stride(self) -> int:
@@ -90,7 +82,7 @@ class _Builder:
     """Makes layers and modules; draws the seed of each layer in order."""
 
     def __init__(self, options: NetworkOptions) -> None:
-        self.batch_norm = options.batch_norm
+        self.norm = dataclasses.replace(options.batch_norm, use_bias=True)
         self.seed = options.seeds()
 
     def large(self, x: keras.KerasTensor) -> keras.KerasTensor:
@@ -126,15 +118,7 @@ class _Builder:
         kind: type[layers.ConvNorm] = layers.ConvNorm,
     ) -> layers.ConvNorm:
         """Returns a convolution with bias, batch normalization and ReLU."""
-        return kind(
-            filters,
-            kernel_size,
-            stride,
-            seed=self.seed(),
-            name=name,
-            use_bias=True,
-            **self.batch_norm,
-        )
+        return kind(filters, kernel_size, stride, self.seed(), name, self.norm)
 
     def module(self, x: keras.KerasTensor, module: Module) -> keras.KerasTensor:
         """Returns the output of a module."""

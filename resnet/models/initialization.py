@@ -23,9 +23,6 @@ def initialize(model: keras.Model, distribution: str, seed: int) -> None:
     Normalizations stay as they are. So do the kernel of a whitening layer, which isn't
     trained, and its bias, also with "pytorch".
 
-    Args:
-        distribution: One of `names.INITIALIZATIONS`.
-
     Source: torch/nn/modules/conv.py and linear.py, reset_parameters; dmlc/mxnet,
     python/mxnet/initializer.py, Uniform. Of "dirac": Jordan 2024, arXiv:2404.00498,
     and the filters are those of torch.nn.init.dirac_.
@@ -49,10 +46,7 @@ def initialize(model: keras.Model, distribution: str, seed: int) -> None:
 
 
 def _begin_as_identity(kernel: np.ndarray) -> None:
-    """Sets the first filters of a kernel, `[size, size, channels, filters]`, in place.
-
-    Filter i copies channel i, if there are as many filters.
-    """
+    """Has filter i copy channel i, in a kernel `[size, size, channels, filters]`."""
     height, width, channels, filters = kernel.shape
     count = min(channels, filters)
     kernel[..., :count] = 0
@@ -60,11 +54,7 @@ def _begin_as_identity(kernel: np.ndarray) -> None:
 
 
 def initialize_last_bias(model: keras.Model, logit: float) -> None:
-    """Initializes all biases of a network's last layer to one value.
-
-    Raises:
-        ValueError: If the last layer has no biases.
-    """
+    """Initializes all biases of the last layer; raises ValueError if it has none."""
     bias = getattr(model.layers[-1], "bias", None)
     if bias is None:
         raise ValueError(

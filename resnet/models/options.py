@@ -4,12 +4,51 @@ import functools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+
+EPSILON = 1e-5  # The TPU recipe's.
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormOptions:
+    """How a `ConvNorm` normalizes the results of its convolution.
+
+    Attributes:
+        momentum: Momentum of the moving averages, in [0, 1); 0.95 is the 24K recipe's.
+        epsilon: Constant added to the variance before the square root.
+        fixed_gamma: Whether gamma, the scale, is the constant 1 and not a variable, as
+            with `scale=False` of Keras' BatchNormalization.
+        zero_gamma: Whether gamma is initialized to 0 instead of 1.
+        use_bias: Whether the convolution has a trainable bias, initialized to 0, in
+            front of the normalization.
+        relu: Whether to apply ReLU to the outputs.
+        num_copies: Number of references to the output that the layer returns. With one
+            for each consuming layer, the gradients of all of them are summed inside
+            this layer's backward op instead of by an op of their own.
+    """
+
+    momentum: float = 0.95
+    epsilon: float = EPSILON
+    fixed_gamma: bool = False
+    zero_gamma: bool = False
+    use_bias: bool = False
+    relu: bool = True
+    num_copies: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuses a gamma that is fixed and 0."""
+        if self.zero_gamma and self.fixed_gamma:
+            raise ValueError(
+                "expected at most one of zero_gamma and fixed_gamma, got both; a fixed"
+                " gamma is always 1"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
     """The options of a network; each network ignores those of other kinds of networks.
+
+    Those with the name of a setting are described where it is declared
+    (`config.recipe`).
 
     Attributes:
         num_classes: Number of logits.
@@ -17,24 +56,6 @@ class NetworkOptions:
             and the size of the images of "alexnet" and "mlp".
         compute_dtype: "float32" or "bfloat16"; variables are float32 in both cases.
         seed: Seed of the initial weights and of the dropout layers.
-        batch_norm_momentum: Momentum of BatchNorm's moving averages, in [0, 1); 0.95 is
-            that of the 24K recipe.
-        batch_norm_epsilon: Constant that BatchNorm adds to the variance.
-        fixed_gamma: Whether BatchNorm's gamma is the constant 1 and not a variable,
-            which excludes `zero_last_gamma`.
-        zero_last_gamma: Whether gamma of the last normalization in each residual block
-            is initialized to 0 instead of 1, so that the block starts as the identity.
-            It matters to networks with residual blocks only.
-        initialization: Distribution of the initial weights, one of
-            `names.INITIALIZATIONS`.
-        resnet_variant: The program whose details `names.RESNETS` have, one of
-            `names.RESNET_VARIANTS`; other networks have one variant only.
-        activation: The activation of `names.RESNETS_WITH_PARTS`, one of
-            `names.ACTIVATIONS`.
-        se_ratio: The ratio of squeeze-and-excitation of the same networks, at most 1; 0
-            for none.
-        blur_pool: The strided layers of the same networks that blur, one of
-            `names.BLUR_POOLS`.
         classifier_bias_init: The initial biases of the last layer; 0 leaves them as
             `initialization` says.
     """
@@ -43,8 +64,8 @@ class NetworkOptions:
     image_size: int = 224
     compute_dtype: str = "float32"
     seed: int = 0
-    batch_norm_momentum: float = 0.95
-    batch_norm_epsilon: float = 1e-5
+    batch_norm_momentum: float = NormOptions.momentum
+    batch_norm_epsilon: float = EPSILON
     fixed_gamma: bool = False
     zero_last_gamma: bool = True
     initialization: str = "variance_scaling"
@@ -55,13 +76,13 @@ class NetworkOptions:
     classifier_bias_init: float = 0.0
 
     @property
-    def batch_norm(self) -> dict[str, Any]:
-        """The arguments of `layers.ConvNorm` about its batch normalization."""
-        return {
-            "batch_norm_momentum": self.batch_norm_momentum,
-            "epsilon": self.batch_norm_epsilon,
-            "fixed_gamma": self.fixed_gamma,
-        }
+    def batch_norm(self) -> NormOptions:
+        """How the convolutions of the network normalize, unless they are special."""
+        return NormOptions(
+            momentum=self.batch_norm_momentum,
+            epsilon=self.batch_norm_epsilon,
+            fixed_gamma=self.fixed_gamma,
+        )
 
     def seeds(self) -> Callable[[], int]:
         """Returns a function that draws the seed of the next layer."""

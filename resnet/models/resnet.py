@@ -20,6 +20,7 @@ Blurred strided layers, squeeze-and-excitation and other activations than ReLU a
 that each of these networks can have, in `layers.pooling` and `layers.activations`.
 """
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -31,8 +32,6 @@ from resnet.models.options import NetworkOptions
 
 DEPTHS = networks.RESNET_BLOCKS
 STAGE_FILTERS = networks.STAGE_FILTERS
-BOTTLENECK_EXPANSION = networks.BOTTLENECK_EXPANSION
-
 Copies = Any  # A KerasTensor, or a list of references to the same one.
 
 
@@ -66,9 +65,8 @@ def build(
                 name=f"stage{stage}_block{block}",
                 num_copies=1 if (stage, block) == (len(blocks), num_blocks) else 2,
             )
-    return layers.Classifier(options.num_classes, builder.seed(), name="classifier")(
-        copies
-    )
+    classifier = layers.Classifier(options.num_classes, builder.seed(), "classifier")
+    return classifier(copies)
 
 
 class _Builder:
@@ -76,7 +74,7 @@ class _Builder:
 
     def __init__(self, options: NetworkOptions, is_resnet_d: bool) -> None:
         self.seed = options.seeds()
-        self.batch_norm = options.batch_norm
+        self.norm = options.batch_norm
         self.zero_last_gamma = options.zero_last_gamma
         self.is_resnet_d = is_resnet_d
         self.activation = options.activation
@@ -99,15 +97,8 @@ class _Builder:
             blur_stride = stride if kernel_size == 1 else 1
             x = layers.BlurPool(blur_stride, name=f"{name}_blur")(x)
             stride //= blur_stride
-        x = layers.ConvNorm(
-            filters,
-            kernel_size,
-            stride,
-            seed=self.seed(),
-            name=name,
-            relu=is_activated and self.has_relu,
-            **self.batch_norm,
-        )(x)
+        norm = dataclasses.replace(self.norm, relu=is_activated and self.has_relu)
+        x = layers.ConvNorm(filters, kernel_size, stride, self.seed(), name, norm)(x)
         if self.has_relu or not is_activated:
             return x
         return layers.Activation(self.activation, f"{name}_activation")(x)
@@ -132,26 +123,22 @@ class _Builder:
         """Returns a block's output: convolution, residual addition and activation."""
         has_gate = self.se_ratio > 0
         is_whole = self.has_relu and not has_gate
-        norm = layers.ConvNorm(
-            filters,
-            kernel_size,
-            1,
-            seed=self.seed(),
-            name=name,
+        norm = dataclasses.replace(
+            self.norm,
             relu=is_whole,
             zero_gamma=self.zero_last_gamma,
             # With a gate, one is for the means and one for the gate.
             num_copies=2 if has_gate else num_copies if is_whole else 1,
-            **self.batch_norm,
         )
+        conv = layers.ConvNorm(filters, kernel_size, 1, self.seed(), name, norm)
         if is_whole:
-            return norm(x, residual)
+            return conv(x, residual)
         if not has_gate:
-            x = norm(x, residual)
-            return layers.Activation(self.activation, f"{name}_activation", num_copies)(
-                x
+            activation = f"{name}_activation"
+            return layers.Activation(self.activation, activation, num_copies)(
+                conv(x, residual)
             )
-        to_squeeze, x = norm(x)
+        to_squeeze, x = conv(x)
         units = networks.num_squeezed(filters, self.se_ratio)
         means = layers.GlobalAvgPool(f"{name}_se_pool")(to_squeeze)
         hidden = layers.Dense(units, self.seed(), f"{name}_se_1", relu=True)(means)
@@ -201,7 +188,7 @@ class _Builder:
         num_copies: int,
     ) -> Copies:
         """Returns the output of a block with 1x1, 3x3 and expanding 1x1 convolution."""
-        expanded = BOTTLENECK_EXPANSION * filters
+        expanded = networks.BOTTLENECK_EXPANSION * filters
         x, shortcut = copies
         residual = self.shortcut(shortcut, expanded, stride, is_projected, name)
         x = self.conv(x, filters, 1, 1, f"{name}_1")

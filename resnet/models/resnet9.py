@@ -2,7 +2,9 @@
 
 Source: davidcpage/cifar10-fast, as in the study of compressed gradients of Dutta et al.
 2019, arXiv:1911.08250 (sands-lab/layer-wise-aaai20, CIFAR10/dawn.py, resnet9). The one
-difference: kernels are initialized as in the other networks of this package.
+difference: kernels are initialized as in the other networks of this package. The
+source's last pool has a 4x4 window, which for images of 32 pixels is the whole feature
+map; here it covers the whole feature map for any size of images.
 """
 
 import keras
@@ -16,17 +18,11 @@ LOGIT_SCALE = 0.125  # The source's.
 def build(
     _: str, images: keras.KerasTensor, options: NetworkOptions
 ) -> keras.KerasTensor:
-    """Returns the float32 logits of float32 images.
-
-    The source's last pool has a 4x4 window, which for images of 32 pixels is the whole
-    feature map. Here it covers the whole feature map for any size of images.
-    """
+    """Returns the float32 logits of float32 images."""
     seed = options.seeds()
 
     def conv(x: keras.KerasTensor, filters: int, name: str) -> keras.KerasTensor:
-        return layers.ConvNorm(
-            filters, 3, 1, seed=seed(), name=name, **options.batch_norm
-        )(x)
+        return layers.ConvNorm(filters, 3, 1, seed(), name, options.batch_norm)(x)
 
     def residual(x: keras.KerasTensor, filters: int, name: str) -> keras.KerasTensor:
         branch = conv(conv(x, filters, f"{name}_1"), filters, f"{name}_2")
@@ -43,6 +39,5 @@ def build(
     x = layers.MaxPool(2, 2, name="layer3_pool")(x)
     x = residual(x, 512, "layer3_residual")
     x = layers.GlobalMaxPool(name="pool")(x)
-    return layers.ScaledLinear(options.num_classes, LOGIT_SCALE, seed(), "classifier")(
-        x
-    )
+    linear = layers.ScaledLinear(options.num_classes, LOGIT_SCALE, seed(), "classifier")
+    return linear(x)

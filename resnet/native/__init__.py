@@ -26,10 +26,7 @@ _is_disabled = False
 
 
 def disable() -> None:
-    """Makes this process use TensorFlow's own ops instead of the compiled ones.
-
-    To be called before a network or an input pipeline is built.
-    """
+    """Makes this process use TensorFlow's ops; before a network or input is built."""
     _set_disabled(True)
 
 
@@ -55,10 +52,7 @@ def _set_disabled(is_disabled: bool) -> None:
 def ops() -> Any | None:
     """Returns the module of the compiled ops, or None after a warning with the reason.
 
-    The warning is logged once per process.
-
-    Raises:
-        UserError: If RESNET_MAX_CPU_ISA names no instruction set.
+    Raises UserError if RESNET_MAX_CPU_ISA names no instruction set.
     """
     if _is_disabled:
         return None
@@ -73,7 +67,6 @@ def ops() -> Any | None:
 
 
 def _load() -> tuple[Any | None, str]:
-    """Returns the module of the compiled ops, or None and the reason."""
     if not OPS_LIBRARY.exists():
         return None, f"expected the library {OPS_LIBRARY}, found no such file"
     if _is_of_other_sources():
@@ -113,10 +106,9 @@ def _advice() -> str:
 
 @functools.cache
 def fast_ops(dtype: tf.DType) -> Any | None:
-    """Returns the module of the compiled ops if they convolve and normalize in a dtype.
+    """Returns the compiled ops if they convolve and normalize in float32 or bfloat16.
 
-    Otherwise it returns None and logs the reason once per process. The dtype is float32
-    or bfloat16.
+    Otherwise it returns None and logs the reason once per process.
     """
     library = ops()
     if library is None:
@@ -176,8 +168,7 @@ def instruction_set() -> str:
 def usable_instruction_sets() -> tuple[str, ...]:
     """Returns those that CPU, library and environment allow, the slowest first.
 
-    They are names of `instruction_sets.NAMES`, without "NONE". It is empty without a
-    library.
+    They are names of `instruction_sets.NAMES`, without "NONE"; empty without a library.
     """
     if ops() is None:
         return ()
@@ -198,7 +189,7 @@ def limit_instruction_set(name: str) -> None:
 
 @functools.cache
 def convolutions(dtype: tf.DType) -> Any | None:
-    """Returns the module of the compiled ops if its convolutions are the fastest here.
+    """Returns the compiled ops if their convolutions are the fastest here.
 
     They are, except in bfloat16 on a CPU with AMX, which only oneDNN uses.
     """
@@ -215,7 +206,9 @@ def has_two_bf16_products() -> bool:
 def widen_bf16(is_widened: bool) -> None:
     """Makes the compiled ops multiply bfloat16 as float32, or by AVX512_BF16.
 
-    Some CPUs have an AVX512_BF16 that is slower than float32.
+    Some CPUs have an AVX512_BF16 that is slower than float32. It acts from the ops'
+    next calls on, on matrix products alone: Winograd's algorithm always multiplies
+    float32.
     """
     instruction_sets.kernels(OPS_LIBRARY).widen_bf16(is_widened)
 

@@ -31,11 +31,7 @@ CPU_FLAGS = {
 
 
 def index(name: str) -> int:
-    """Returns the place of an instruction set in `NAMES`, in either case.
-
-    Raises:
-        UserError: If there is none of this name.
-    """
+    """Returns the place of an instruction set in `NAMES`, or raises UserError."""
     if name.upper() not in NAMES:
         raise UserError(
             f"{VARIABLE} must be one of {', '.join(NAMES)}; got {name!r}. Without it,"
@@ -45,11 +41,7 @@ def index(name: str) -> int:
 
 
 def limit_from(environ: Mapping[str, str]) -> str:
-    """Returns the limit that an environment sets, by default the last of `NAMES`.
-
-    Raises:
-        UserError: If it names no instruction set.
-    """
+    """Returns the limit that an environment sets, by default the last of `NAMES`."""
     return NAMES[index(environ.get(VARIABLE) or NAMES[-1])]
 
 
@@ -68,11 +60,7 @@ class Kernels:
         return NAMES[self._library.resnet_instruction_set()]
 
     def widen_bf16(self, is_widened: bool) -> None:
-        """Makes the ops multiply bfloat16 as float32, or by AVX512_BF16 where in use.
-
-        It acts from the ops' next calls on, on matrix products alone: Winograd's
-        algorithm always multiplies float32.
-        """
+        """Makes the ops multiply bfloat16 as float32, or by AVX512_BF16 if in use."""
         self._library.resnet_widen_bf16(ctypes.c_bool(is_widened))
 
     def limit(self, name: str) -> None:
@@ -82,13 +70,7 @@ class Kernels:
 
 @functools.cache
 def kernels(library: Path) -> Kernels:
-    """Returns the kernels of a library that TensorFlow has loaded.
-
-    The first call limits them as the environment says.
-
-    Raises:
-        UserError: If RESNET_MAX_CPU_ISA names no instruction set.
-    """
+    """Returns the kernels of a loaded library, limited as the environment says."""
     limit = limit_from(os.environ)
     loaded = Kernels(library)
     loaded.limit(limit)

@@ -8,6 +8,7 @@ from eval import benchmark
 from eval.benchmark_settings import Settings
 from eval.lab import exchange_cost
 from eval.lab.exchange_cost import ExchangeSettings
+from resnet.config.command_line import JobSettings
 from resnet.config.compression import CompressionSettings
 from resnet.watchdog import scratch_dir
 from tests import smallest
@@ -23,7 +24,7 @@ def test_ranks_measure_together_on_records(communicator, records, capsys, monkey
         data_dir=str(records),
     )
     monkeypatch.setattr(scratch_dir, "make", lambda: None)  # It lasts to the end.
-    result = benchmark.measure(settings, True, PROCESS, communicator).figures
+    result = benchmark.measure(settings, JobSettings(), True, PROCESS, communicator)
     output = capsys.readouterr().out
     assert re.search(r"^waiting for images +[\d.]+% of the time$", output, re.M)
     assert result["ranks"] == 2

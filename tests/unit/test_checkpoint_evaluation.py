@@ -21,6 +21,7 @@ from resnet.evaluation.evaluator import Result
 from resnet.evaluation.top_classes import TopClasses
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import layers
+from resnet.models.options import NormOptions
 from resnet.optim.train_state import TrainState
 
 ALONE = Communicator(ProcessInfo())
@@ -66,7 +67,7 @@ class Evaluator:
 def state(make_config) -> TrainState:
     """Of a run of 100 steps, whose network is one convolution and a classifier."""
     inputs = keras.Input((32, 32, 3))
-    x = layers.ConvNorm(2, 1, 8, 0.9, 0, "one")(inputs)
+    x = layers.ConvNorm(2, 1, 8, 0, "one", NormOptions(momentum=0.9))(inputs)
     network = keras.Model(inputs, layers.Classifier(3, 0, "classifier")(x))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(models, "build", lambda *_, **__: network)

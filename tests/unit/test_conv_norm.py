@@ -15,6 +15,7 @@ from resnet import native
 from resnet.models import layers
 from resnet.models.layers import PooledConvNorm, conv_norm, normalization
 from resnet.models.layers.normalization import collected
+from resnet.models.options import NormOptions
 from tests.reference.networks import average_pool_3x3, random_images
 from tests.unit.slow_convolution import slow_convolution
 
@@ -27,7 +28,6 @@ COMBINATIONS = list(itertools.product([False, True], [False, True]))
 # some hundred products. bfloat16 rounds each of the results in between to 2**-9, and
 # other places may be on the other side of ReLU's kink.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 4e-2}
-POOLED = {"batch_norm_momentum": 0.75, "seed": 1, "name": "conv"}
 
 
 @pytest.fixture(params=["compiled", "stock"])
@@ -52,18 +52,14 @@ def make_layer(
 ) -> layers.ConvNorm:
     """Returns a layer with random values in all of its variables."""
     fixed_gamma, use_bias = combination
-    layer = layers.ConvNorm(
-        filters,
-        kernel_size,
-        1,
-        MOMENTUM,
-        0,
-        "conv",
+    norm = NormOptions(
+        momentum=MOMENTUM,
         epsilon=EPSILON,
         fixed_gamma=fixed_gamma,
         use_bias=use_bias,
         **options,
     )
+    layer = layers.ConvNorm(filters, kernel_size, 1, 0, "conv", norm)
     layer.build((None, 6, 5, channels))
     for seed, variable in enumerate(layer.variables, start=10):
         if variable.name == "moving_variance":
@@ -101,8 +97,8 @@ def test_the_variables_are_those_of_the_options(combination):
 
 
 def test_a_gamma_that_is_fixed_and_zero_is_refused():
-    with pytest.raises(ValueError, match="zero_gamma and fixed_gamma for layer conv"):
-        layers.ConvNorm(4, 1, 1, MOMENTUM, 0, "conv", zero_gamma=True, fixed_gamma=True)
+    with pytest.raises(ValueError, match="zero_gamma and fixed_gamma"):
+        NormOptions(zero_gamma=True, fixed_gamma=True)
 
 
 @pytest.mark.parametrize("combination", COMBINATIONS)
@@ -178,13 +174,13 @@ def keras_layers(
         layer.filters,
         layer.kernel_size,
         padding="same",
-        use_bias=layer.use_bias,
+        use_bias=layer.options.use_bias,
         dtype=policy,
     )
     norm = keras.layers.BatchNormalization(
         momentum=MOMENTUM,
         epsilon=EPSILON,
-        scale=not layer.fixed_gamma,
+        scale=not layer.options.fixed_gamma,
         dtype=policy,
     )
     conv.build((None, None, None, layer.kernel.shape[2]))
@@ -245,7 +241,7 @@ def test_the_results_are_those_of_keras(combination, training, dtype):
 
 
 def test_the_kernel_has_the_variance_of_its_inputs():
-    layer = layers.ConvNorm(64, 3, 1, batch_norm_momentum=0.9, seed=3, name="conv")
+    layer = layers.ConvNorm(64, 3, 1, 3, "conv", NormOptions())
     layer.build((1, 8, 8, 64))
     kernel = layer.kernel.numpy()
     # Fan-in 3 * 3 * 64 = 576: standard deviation 1 / 24; cut off at two standard
@@ -259,7 +255,9 @@ def test_the_kernel_has_the_variance_of_its_inputs():
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize(("kernel_size", "stride"), [(1, 1), (3, 2), (7, 2)])
 def test_it_convolves_before_it_normalizes(kernel_size, stride, training):
-    layer = layers.ConvNorm(5, kernel_size, stride, 0.9, 1, "conv", relu=False)
+    layer = layers.ConvNorm(
+        5, kernel_size, stride, 1, "conv", NormOptions(momentum=0.9, relu=False)
+    )
     images = normal(2, 7, 8, 3)
     ours = layer(tf.constant(images), training=training)
     assert layer.compute_output_shape((2, 7, 8, 3)) == tuple(ours.shape)
@@ -293,7 +291,7 @@ def test_the_gradients_of_copies_are_summed(training):
 
 
 def test_training_moves_the_averages_once_a_call_inside_a_graph_too():
-    layer = layers.ConvNorm(2, 1, 1, 0.9, 0, "norm")
+    layer = layers.ConvNorm(2, 1, 1, 0, "norm", NormOptions(momentum=0.9))
     layer.build((4, 3, 3, 2))
     layer.kernel.assign(np.eye(2, dtype=np.float32)[None, None])
     images = normal(4, 3, 3, 2)
@@ -310,8 +308,8 @@ def test_training_moves_the_averages_once_a_call_inside_a_graph_too():
 
 
 def test_a_graph_keeps_no_normalized_images_for_its_backward_pass():
-    first = layers.ConvNorm(32, 3, 1, 0.9, 0, "first")
-    second = layers.ConvNorm(16, 1, 1, 0.9, 1, "second")
+    first = layers.ConvNorm(32, 3, 1, 0, "first", NormOptions(momentum=0.9))
+    second = layers.ConvNorm(16, 1, 1, 1, "second", NormOptions(momentum=0.9))
     images = tf.constant(normal(2, 5, 5, 8))
     weights = normal(2, 5, 5, 16)
 
@@ -335,14 +333,17 @@ def test_a_graph_keeps_no_normalized_images_for_its_backward_pass():
 
 
 def test_a_last_normalization_starts_at_its_residual():
-    layer = layers.ConvNorm(3, 1, 1, MOMENTUM, 0, "norm", zero_gamma=True)
+    layer = layers.ConvNorm(
+        3, 1, 1, 0, "norm", NormOptions(momentum=MOMENTUM, zero_gamma=True)
+    )
     residual = normal(2, 4, 4, 3, seed=5)
     ours = layer(tf.constant(normal(2, 4, 4, 3, seed=1)), tf.constant(residual))
     np.testing.assert_array_equal(ours, np.maximum(residual, 0))
 
 
-def pooled_layer(**given) -> PooledConvNorm:
-    return PooledConvNorm(4, 3, 1, fixed_gamma=True, epsilon=0.25, **POOLED, **given)
+def pooled_layer(**options) -> PooledConvNorm:
+    norm = NormOptions(**{"momentum": 0.75, "epsilon": 0.25, **options})
+    return PooledConvNorm(4, 3, 1, 1, "conv", norm)
 
 
 def pooled(images: np.ndarray, layer: PooledConvNorm) -> np.ndarray:
@@ -358,7 +359,7 @@ def pooled(images: np.ndarray, layer: PooledConvNorm) -> np.ndarray:
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("training", [False, True])
 def test_maxima_of_windows_are_normalized(training, relu):
-    layer = pooled_layer(relu=relu)
+    layer = pooled_layer(relu=relu, fixed_gamma=True)
     generator = np.random.default_rng(0)
     images = generator.normal(size=(3, 7, 9, 2)).astype(np.float32)
     layer.build(images.shape)
@@ -385,14 +386,16 @@ def test_maxima_of_windows_are_normalized(training, relu):
     np.testing.assert_allclose(layer.moving_variance, moved[1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("given", [{}, {"fixed_gamma": True, "num_copies": 2}])
-def test_what_the_pool_can_not_be_folded_with_is_refused(given):
+@pytest.mark.parametrize("options", [{}, {"fixed_gamma": True, "num_copies": 2}])
+def test_what_the_pool_can_not_be_folded_with_is_refused(options):
     with pytest.raises(ValueError, match="expected fixed_gamma and num_copies=1"):
-        PooledConvNorm(4, 3, 1, **POOLED, **given)
+        pooled_layer(**options).build((1, 4, 4, 3))
 
 
 def test_the_moving_averages_of_a_projected_pool_are_those_of_the_pool():
-    layer = layers.ProjectedPool(3, 1, 1, 0.9, 0, "one", use_bias=True)
+    layer = layers.ProjectedPool(
+        3, 1, 1, 0, "one", NormOptions(momentum=0.9, use_bias=True)
+    )
     images = random_images(2, 6)
     layer.build(images.shape)
     layer.bias.assign([0.0, 1.0, 2.0])
@@ -422,10 +425,9 @@ def test_the_average_pool_and_its_gradient_count_the_padding():
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("relu", [False, True])
 def test_a_projected_pool_is_a_convolution_of_the_pool(training, relu):
-    arguments = (4, 1, 1, 0.9, 3, "projection")
-    options = {"relu": relu, "use_bias": True, "num_copies": 2}
-    projected = layers.ProjectedPool(*arguments, **options)
-    plain = layers.ConvNorm(*arguments, **options)
+    norm = NormOptions(momentum=0.9, relu=relu, use_bias=True, num_copies=2)
+    projected = layers.ProjectedPool(4, 1, 1, 3, "projection", norm)
+    plain = layers.ConvNorm(4, 1, 1, 3, "projection", norm)
     images, residual = random_images(2, 6), random_images(2, 6)[..., :1]
     for layer in (projected, plain):
         layer.build(images.shape)
@@ -446,8 +448,9 @@ def average(*values: float) -> keras.Variable:
 def network(momentum: float = 0.9) -> keras.Model:
     """Returns two layers of batch normalization, with averages that differ."""
     inputs = keras.Input((4, 4, 3))
-    first = layers.ConvNorm(5, 3, 1, momentum, 1, "first")(inputs)
-    model = keras.Model(inputs, layers.ConvNorm(2, 1, 1, momentum, 2, "second")(first))
+    norm = NormOptions(momentum=momentum)
+    first = layers.ConvNorm(5, 3, 1, 1, "first", norm)(inputs)
+    model = keras.Model(inputs, layers.ConvNorm(2, 1, 1, 2, "second", norm)(first))
     generator = np.random.default_rng(0)
     for variable in model.non_trainable_variables:
         variable.assign(generator.uniform(0.5, 1.5, variable.shape))

@@ -190,7 +190,7 @@ def test_an_export_describes_itself_and_is_read_again(exports, name):
     assert contents.precision == precision
     assert contents.image_format == "jpeg"
     with np.load(exports.folder / "given.npz", allow_pickle=True) as given:
-        found = exported.load()(given["images"])
+        found = exported.load().probabilities(given["images"])
     expected = exports.found[f"{name}/probabilities"]
     # In bfloat16 it matters which ops are fused, and so round once.
     tolerance = 0.03 if precision == "bf16" else 1e-6

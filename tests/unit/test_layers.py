@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from resnet.models import layers
+from resnet.models.options import NormOptions
 from tests.reference.networks import random_images
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}  # Sums of up to some hundred float32 products.
@@ -100,7 +101,7 @@ def test_the_classifier_starts_with_small_weights():
 
 def test_layers_compute_in_bfloat16_and_keep_float32():
     images = tf.cast(normal(2, 6, 6, 8), tf.bfloat16)
-    norm = layers.ConvNorm(4, 3, 1, 0.9, 0, "conv")
+    norm = layers.ConvNorm(4, 3, 1, 0, "conv", NormOptions(momentum=0.9))
     classifier = layers.Classifier(3, seed=0, name="classifier")
     normalized = norm(images, tf.ones([2, 6, 6, 4], tf.bfloat16), training=True)
     pooled = layers.MaxPool(3, 2, name="pool")(normalized)

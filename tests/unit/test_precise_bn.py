@@ -22,6 +22,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.evaluation.precise_bn import PreciseBN
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import layers
+from resnet.models.options import NormOptions
 from resnet.runtime.preemption import Preempted
 from tests.unit.jobs import job
 from tests.unit.one_of_ranks import OneOfRanks
@@ -76,8 +77,8 @@ def records(tmp_path_factory, write_tiny_set) -> RecordFiles:
 def model() -> keras.Model:
     """Two normalized convolutions of one pixel, then a classifier."""
     inputs = keras.Input((32, 32, 3))
-    x = layers.ConvNorm(4, 1, 1, DECAY, 1, "one")(inputs)
-    x = layers.ConvNorm(5, 1, 2, DECAY, 2, "two", relu=False)(x)
+    x = layers.ConvNorm(4, 1, 1, 1, "one", NormOptions(momentum=DECAY))(inputs)
+    x = layers.ConvNorm(5, 1, 2, 2, "two", NormOptions(momentum=DECAY, relu=False))(x)
     made = keras.Model(inputs, layers.Classifier(3, 3, "classifier")(x))
     generator = np.random.default_rng(3)
     for variable in made.variables:

@@ -138,11 +138,11 @@ def test_bf16_computes_in_bfloat16_and_ends_in_float32():
 
 def test_a_counterpart_that_misses_something_is_found(monkeypatch):
     network = built("resnet9", 32)
-    pools = keras.layers.MaxPooling2D
+    pool = keras.layers.MaxPooling2D
     monkeypatch.setattr(
-        stock_network,
+        stock_network.stock,
         "MaxPooling2D",
-        lambda **given: pools(**{**given, "padding": "valid"}),
+        lambda **options: pool(**{**options, "padding": "valid"}),
     )
     contents = described("resnet9", "float32", True, 33)
     with pytest.raises(RuntimeError, match="must compute the probabilities"):

@@ -5,6 +5,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from resnet.config.recipe import VIEWS
 from resnet.evaluation import test_time_augmentation
 
 NUM_CLASSES = 7
@@ -41,7 +42,7 @@ def test_the_center_is_what_the_network_says_to_the_bit(model):
 
 @pytest.mark.parametrize("views", ["flip", "five_crops", "ten_crops"])
 def test_several_views_are_the_mean_of_their_probabilities(model, views):
-    crops = test_time_augmentation.num_crops(views)
+    crops = VIEWS[views].num_crops
     images = np.random.default_rng(1).normal(size=(3, crops, 4, 5, 3))
     given = images[:, 0] if views == "flip" else images
     ours = test_time_augmentation.predict(model, tf.constant(given, tf.float32), views)

@@ -157,11 +157,3 @@ def test_pytorch_saves_the_state_dict_as_tensors(config, tmp_path, monkeypatch, 
     for name, (kind, array) in found.items():
         assert kind == "tensor"
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
-
-
-def test_without_pytorch_its_own_format_is_not_written(config, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(UserError, match=r"needs PyTorch to be written, which isn't"):
-        weight_files.write_state_dict(
-            tmp_path / "a.pt", config, {"classifier/bias": np.ones(3)}
-        )

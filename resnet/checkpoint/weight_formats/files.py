@@ -39,10 +39,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 class Stored(NamedTuple):
     """The place of one of our variables in a file of another program.
 
-    Attributes:
-        name: The name of the stored array.
-        axes: The axes of the stored array in the order of ours; None for the same
-            order.
+    The axes are those of the stored array in the order of ours; None for the same
+    order.
     """
 
     name: str
@@ -50,39 +48,23 @@ class Stored(NamedTuple):
 
     def shape_of(self, ours: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the shape of the stored array for that of our variable."""
-        return ours if self.axes is None else tuple(ours[axis] for axis in self._back)
-
-    def shape_in_ours(self, stored: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape of our variable for that of the stored array."""
-        if self.axes is None or len(stored) != len(self.axes):
-            return stored
-        return tuple(stored[axis] for axis in self.axes)
+        return self.from_ours(np.broadcast_to(0, ours)).shape
 
     def to_ours(self, array: np.ndarray) -> np.ndarray:
         """Returns a stored array as the value of our variable."""
         return array if self.axes is None else array.transpose(self.axes)
 
     def from_ours(self, array: np.ndarray) -> np.ndarray:
-        """Returns the value of our variable as it is stored, contiguous."""
-        if self.axes is not None:
-            array = array.transpose(self._back)
-        return np.ascontiguousarray(array)
-
-    @property
-    def _back(self) -> tuple[int, ...]:
-        axes = self.axes or ()
-        return tuple(axes.index(axis) for axis in range(len(axes)))
+        """Returns the value of our variable as it is stored."""
+        return array if self.axes is None else array.transpose(np.argsort(self.axes))
 
 
 @dataclass(frozen=True)
 class WeightFile:
     """An open file of weights, whose arrays are read one by one.
 
-    Attributes:
-        shapes: The shape of each array by its name.
-        read: A function that returns the array of a name.
-        settings: Settings of the network that the weights are from, as `config.json` or
-            the description of an export has them; empty if they aren't known.
+    The settings are those of the network that the weights are from, as `config.json` or
+    the description of an export has them; empty if they aren't known.
     """
 
     shapes: Shapes
@@ -101,8 +83,7 @@ def of_arrays(
 def kind_of(path: Path) -> str:
     """Returns what a path holds: `OURS`, `TENSORFLOW` or one of `SUFFIXES`.
 
-    Raises:
-        UserError: If there are no weights.
+    Raises UserError if there are no weights.
     """
     if path.suffix in SUFFIXES and path.is_file():
         return path.suffix
@@ -117,11 +98,7 @@ def kind_of(path: Path) -> str:
 
 
 def open_file(path: Path) -> WeightFile:
-    """Opens the weights in a path that isn't one of our checkpoints.
-
-    Raises:
-        UserError: If they can't be read.
-    """
+    """Opens the weights in a path that isn't one of our checkpoints, or UserError."""
     kind = kind_of(path)
     openers: dict[str, Callable[[Path], WeightFile]] = {
         TENSORFLOW: _open_tensorflow,
@@ -213,7 +190,6 @@ def _open_npz(path: Path) -> WeightFile:
 
 
 def _open_torch(path: Path) -> WeightFile:
-    """Opens PyTorch's own format, of which only the weights are loaded."""
     try:
         import torch
     except ImportError as error:

@@ -24,12 +24,10 @@ _NUM_NAMED = 3
 
 
 class _Format(NamedTuple):
-    """The names in a file.
+    """The places of our variables in a file, by their paths.
 
-    Attributes:
-        places: The places of our variables by their paths.
-        is_extra: Whether a file may have an array that is none of the weights.
-        settings: The settings that make our network equal to the one of the format.
+    A file may have extra arrays that are none of the weights. The settings make our
+    network equal to the one of the format.
     """
 
     places: Mapping[str, Stored]
@@ -40,16 +38,11 @@ class _Format(NamedTuple):
 def load(path: Path, config: Config, shapes: Shapes) -> dict[str, np.ndarray]:
     """Returns the values of a network's variables by their paths, float32.
 
-    Those of the classifier are left out, and a log line says so, if the file has other
-    classes: another number of them, or in a file of ours other names.
-
-    Args:
-        path: One of our checkpoints, the folder of a run, a TensorFlow checkpoint of
-            the TPU recipe, or a file with a suffix of `files.SUFFIXES`.
-        shapes: The shapes of the network's variables by their paths.
-
-    Raises:
-        UserError: If the weights can't be read, or aren't those of the network.
+    The path is one of our checkpoints, the folder of a run, a TensorFlow checkpoint of
+    the TPU recipe, or a file with a suffix of `files.SUFFIXES`. The values of the
+    classifier are left out, and a log line says so, if the file has other classes:
+    another number of them, or in a file of ours other names. Raises UserError if the
+    weights can't be read, or aren't those of the network.
     """
     if files.kind_of(path) == files.OURS:
         saved = tensors.load_from(path)
@@ -85,11 +78,6 @@ def load(path: Path, config: Config, shapes: Shapes) -> dict[str, np.ndarray]:
 
 
 def _format_of(path: Path, file: WeightFile, shapes: Shapes) -> _Format:
-    """Returns the format whose names a file has.
-
-    Raises:
-        UserError: If it is none of the known formats.
-    """
     for module in (torchvision, tpu):
         if module.FIRST in file.shapes:
             settings = {
@@ -113,11 +101,7 @@ def _format_of(path: Path, file: WeightFile, shapes: Shapes) -> _Format:
 def _require_settings(
     path: Path, settings: Mapping[str, object], config: Config
 ) -> None:
-    """Refuses weights of a network that computes something else than that of the run.
-
-    Raises:
-        UserError: Naming the setting and the value that the weights need.
-    """
+    """Refuses weights of a network that computes something else than the run's."""
     if settings.get("is_folded"):
         raise UserError(
             f"the weights in {path} can't be trained on: batch normalization is folded"
@@ -137,7 +121,18 @@ def _reason_for_new_classifier(
     file: WeightFile, config: Config, shapes: Shapes, places: Mapping[str, Stored]
 ) -> str:
     """Returns why the classifier in a file isn't of use; empty if it is."""
-    if _has_other_classes(file, shapes, places):
+    sizes = []  # The shapes of the classifier's variables in the file, and here.
+    for path, place in places.items():
+        if path.startswith(_CLASSIFIER):
+            theirs = file.shapes.get(place.name)
+            if theirs is not None and place.axes and len(theirs) == len(place.axes):
+                theirs = tuple(theirs[axis] for axis in place.axes)
+            sizes.append((theirs, shapes[path]))
+    # The last axis is that of the classes.
+    if all(theirs is None for theirs, _ in sizes) or all(
+        theirs and theirs[:-1] == ours[:-1] and theirs[-1] != ours[-1]
+        for theirs, ours in sizes
+    ):
         return "another number of classes"
     names = file.settings.get("class_names")
     if names is not None and tuple(names) != config.class_names:
@@ -145,56 +140,26 @@ def _reason_for_new_classifier(
     return ""
 
 
-def _has_other_classes(
-    file: WeightFile, shapes: Shapes, places: Mapping[str, Stored]
-) -> bool:
-    """Returns whether a file has no classifier, or one of another size."""
-    classifier = {
-        path: place for path, place in places.items() if path.startswith(_CLASSIFIER)
-    }
-    if not any(place.name in file.shapes for place in classifier.values()):
-        return True
-    for path, place in classifier.items():
-        if place.name not in file.shapes:
-            return False
-        ours, theirs = shapes[path], place.shape_in_ours(file.shapes[place.name])
-        # The last axis is that of the classes.
-        if theirs[:-1] != ours[:-1] or theirs[-1:] == ours[-1:]:
-            return False
-    return True
-
-
 def _require_equal_variables(
     path: Path, network: str, file: WeightFile, shapes: Shapes, form: _Format
 ) -> None:
-    """Refuses a file that doesn't hold the weights of a network, all and no others.
-
-    Raises:
-        UserError: Naming the first differences.
-    """
+    """Refuses a file that doesn't hold the weights of a network, all and no others."""
     places = {name: form.places[name] for name in shapes if name in form.places}
     known = {place.name for place in form.places.values()}
-    missing = [
-        repr(place.name) for place in places.values() if place.name not in file.shapes
-    ]
-    nowhere = [repr(name) for name in shapes if name not in places]
-    surplus = [
-        repr(name)
-        for name in file.shapes
-        if name not in known and not form.is_extra(name)
-    ]
+    needed = {
+        place.name: place.shape_of(shapes[name]) for name, place in places.items()
+    }
+    surplus = [name for name in file.shapes.keys() - known if not form.is_extra(name)]
     wrong = [
-        f"{place.name!r} must have the shape {place.shape_of(shapes[name])}, it has"
-        f" {file.shapes[place.name]}"
-        for name, place in places.items()
-        if file.shapes.get(place.name, place.shape_of(shapes[name]))
-        != place.shape_of(shapes[name])
+        f"{name!r} must have the shape {shape}, it has {file.shapes[name]}"
+        for name, shape in needed.items()
+        if file.shapes.get(name, shape) != shape
     ]
     problems = (
-        _some("it lacks ", missing),
-        _some("its format has no ", nowhere),
-        _some("it has too much: ", surplus),
-        _some("", wrong),
+        _some("it lacks ", [name for name in needed if name not in file.shapes]),
+        _some("its format has no ", [name for name in shapes if name not in places]),
+        _some("it has too much: ", sorted(surplus)),
+        first_of(wrong, _NUM_NAMED),
     )
     if text := "; ".join(filter(None, problems)):
         raise UserError(
@@ -203,5 +168,4 @@ def _require_equal_variables(
 
 
 def _some(beginning: str, items: Sequence[str]) -> str:
-    """Returns a clause with the first items and the number of the others."""
-    return beginning + first_of(items, _NUM_NAMED) if items else ""
+    return beginning + first_of(map(repr, items), _NUM_NAMED) if items else ""

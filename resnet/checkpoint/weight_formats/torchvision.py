@@ -45,19 +45,15 @@ def is_extra(name: str) -> bool:
 def state_dict(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the state dict of the same network in torchvision.
 
-    Args:
-        values: The values of all of our network's variables by their paths, float32.
-            They are those of a network of the variant "torchvision".
-
-    Raises:
-        ValueError: If a variable has no place in torchvision's ResNets.
+    The values of all variables of our network, of the variant "torchvision", are
+    float32. Raises ValueError if one has no place in torchvision's ResNets.
     """
     stored = places(values)
     if missing := sorted(set(values) - set(stored)):
         raise ValueError(f"torchvision's ResNets have no {missing[0]!r}")
     state = {}
     for path, place in stored.items():
-        state[place.name] = place.from_ours(values[path])
+        state[place.name] = np.ascontiguousarray(place.from_ours(values[path]))
         if place.name.endswith(".running_var"):
             counted = place.name.removesuffix(".running_var") + _NUM_BATCHES
             state[counted] = np.zeros([], np.int64)

@@ -28,16 +28,11 @@ def activate(
 
     Args:
         x: `[batch, height, width, channels]`, float32 or bfloat16.
-        activation: One of `names.ACTIVATIONS`.
-        gate: The factor of each channel of each image, `[batch, channels]`, float32;
-            None for neither gate nor residual.
+        gate: The factor of each channel of each image, `[batch, channels]`, float32.
         residual: Tensor to add, of the shape and dtype of `x`; only with a gate.
         num_copies: Number of references to the result that are returned, 1 or 2. With
             one for each consumer, the backward op sums their gradients while it reads
             them.
-
-    Returns:
-        The result, `num_copies` times, of the shape and dtype of `x`.
     """
     library = native.ops()
     if library is None:
@@ -73,7 +68,6 @@ def _mish(x: tf.Tensor) -> tf.Tensor:
 
 @tf.RegisterGradient("ResnetActivate")
 def _activate_gradients(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the gradients of x, and of the gate and the residual if present."""
     x, *gate_and_residual = op.inputs
     library: Any = native.ops()
     results = library.resnet_activate_grad(
@@ -103,10 +97,7 @@ class _Activated(Layer):
 
 
 class Activation(_Activated):
-    """ReLU, SiLU or Mish.
-
-    Networks with ReLU have it in `layers.ConvNorm` instead, whose ops include it.
-    """
+    """ReLU, SiLU or Mish; networks with ReLU have it in `layers.ConvNorm` instead."""
 
     def call(self, images: tf.Tensor) -> tf.Tensor | list[tf.Tensor]:
         """Returns the activations, shape unchanged, or a list of `num_copies`."""
@@ -120,8 +111,7 @@ class Gate(_Activated):
     y = activation(sigmoid(logits) * images + residual)
 
     Two dense layers compute the logits from the channels' means over all positions, so
-    that channels are weighted by what an image shows. The images are the result of a
-    residual block's last normalization, the residual is the shortcut.
+    that channels are weighted by what an image shows.
 
     Source: Hu et al. 2017, arXiv:1709.01507; sizes and initial weights as in
     tensorflow/tpu, models/official/resnet/resnet_layers.py, squeeze_excitation.
@@ -132,9 +122,8 @@ class Gate(_Activated):
     ) -> tf.Tensor | list[tf.Tensor]:
         """Returns the outputs, of the images' shape, or a list of `num_copies`.
 
-        Args:
-            logits: `[batch, channels]`, in the same dtype.
-            residual: Tensor to add, of the shape and dtype of the images.
+        The images are the result of a residual block's last normalization, the residual
+        is the shortcut, of the same shape; the logits are `[batch, channels]`.
         """
         gate = tf.sigmoid(tf.cast(logits, tf.float32))
         outputs = activate(images, self.activation, gate, residual, self.num_copies)
@@ -158,21 +147,11 @@ class Gelu(Layer):
 
 
 def gelu(x: tf.Tensor, to: str) -> tf.Tensor:
-    """Returns GELU of each value.
-
-    Args:
-        x: Numbers of any shape, float32 or bfloat16; computation is in float32.
-        to: The dtype of the results, float32 or bfloat16.
-    """
+    """Returns GELU of each value, computed in float32, in the dtype `to`."""
     library = native.ops()
     if library is None:
-        return gelu_with_stock_ops(x, to)
+        return tf.cast(tf.nn.gelu(tf.cast(x, tf.float32)), to)
     return library.resnet_gelu(x=x, U=to)
-
-
-def gelu_with_stock_ops(x: tf.Tensor, to: str) -> tf.Tensor:
-    """Does what `gelu` does, with TensorFlow's own ops."""
-    return tf.cast(tf.nn.gelu(tf.cast(x, tf.float32)), to)
 
 
 @tf.RegisterGradient("ResnetGelu")

@@ -25,16 +25,10 @@ def conv2d(
 ) -> tf.Tensor:
     """Returns `[batch, ceil(height / stride), ceil(width / stride), filters]`.
 
-    The result has the images' dtype. Bias, residual and ReLU are applied in this order,
-    before the result is rounded and stored.
-
-    Args:
-        kernel: `[size, size, channels, filters]`, float32; it is rounded to the images'
-            dtype.
-        bias: `[filters]`, float32, or None.
-        residual: Tensor to add, of the shape and dtype of the result, or None.
-        scale: `[filters]`, float32, by which the kernel is multiplied before it is
-            rounded, or None.
+    The result has the images' dtype. The kernel, `[size, size, channels, filters]`
+    float32, is multiplied by the scale, `[filters]`, and rounded to that dtype. Bias,
+    `[filters]` float32, residual (of the result's shape) and ReLU are applied in this
+    order, before the result is rounded and stored.
     """
     library = native.convolutions(images.dtype)
     if library is None:
@@ -61,11 +55,10 @@ def conv2d_with_stock_ops(
     relu: bool = False,
     scale: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Returns the result of `conv2d`, computed by TensorFlow's own ops.
+    """Does what `conv2d` does, with TensorFlow's own ops.
 
-    This is the reference implementation of the compiled op, and the fallback where that
-    op can't be used. The forward and the backward pass of `tf.pad` and an unpadded
-    convolution run in oneDNN, those of a convolution with explicit padding don't.
+    The forward and the backward pass of `tf.pad` and an unpadded convolution run in
+    oneDNN, those of a convolution with explicit padding don't.
     """
     size = kernel.shape[0]
     before = (size - 1) // 2
@@ -92,13 +85,6 @@ def pointwise_conv2d(images: tf.Tensor, kernel: tf.Tensor) -> Any:
     On CPUs with AMX, oneDNN takes 2.6 times as long for its own gradient of the kernel
     in bfloat16 as for the products over two halves of the batch (measured on ResNet-50
     with a batch of 32).
-
-    Args:
-        images: `[batch, height, width, channels]`.
-        kernel: `[1, 1, channels, filters]`, of the images' dtype.
-
-    Returns:
-        `[batch, height, width, filters]`, and the function for the gradients.
     """
 
     def gradients(gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -126,7 +112,6 @@ def pointwise_conv2d(images: tf.Tensor, kernel: tf.Tensor) -> Any:
 
 @tf.RegisterGradient("ResnetConv2D")
 def _gradients(op: tf.Operation, gradient: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the gradients of all inputs that are present, in their order."""
     images, kernel = op.inputs[:2]
     scale = op.inputs[2] if op.get_attr("num_scales") else None
     scaled = kernel if scale is None else kernel * scale

@@ -39,19 +39,14 @@ def keyed(step_key: tf.Tensor, examples: tf.Tensor) -> Iterator[None]:
 class Dropout(Layer):
     """Sets each feature to 0 with probability `rate`, and scales up the others.
 
-    It does so in training only. Outside of `keyed`, the masks are random.
+    It does so in training only. Outside of `keyed`, the masks are random. No two layers
+    have the same masks if their seeds differ.
 
     Source: Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks
     from Overfitting"; the scaling in training is PyTorch's.
     """
 
     def __init__(self, rate: float, seed: int, name: str) -> None:
-        """Stores the settings of the layer.
-
-        Args:
-            rate: Probability to drop a feature, in [0, 1).
-            seed: Seed of this layer, so that no two layers have the same masks.
-        """
         super().__init__(name)
         self.rate = rate
         self.seed = seed

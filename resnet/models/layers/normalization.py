@@ -16,8 +16,7 @@ import keras
 import tensorflow as tf
 
 from resnet import native
-
-EPSILON = 1e-5  # The TPU recipe's.
+from resnet.models.options import EPSILON
 
 
 def batch_norm(
@@ -33,21 +32,11 @@ def batch_norm(
 
     y = relu(gamma * (x - mean) / sqrt(variance + epsilon) + beta + residual)
 
-    with the mean and the biased variance of `x` over batch, height and width. The
-    returned variance is the unbiased estimate. No gradients flow through the returned
-    mean and variance.
-
-    Args:
-        x: `[batch, height, width, channels]`, float32 or bfloat16.
-        gamma: Scale, `[channels]`, float32.
-        beta: Shift, `[channels]`, float32.
-        residual: Tensor to add, of the shape and dtype of `x`, or None.
-        num_copies: Number of references to y that are returned. With one for each
-            consumer, the backward op sums their gradients while it reads them.
-
-    Returns:
-        y, `num_copies` times, of the shape and dtype of `x`; mean and variance,
-        `[channels]`, float32.
+    with the mean and the biased variance of `x`, `[batch, height, width, channels]` in
+    float32 or bfloat16, over batch, height and width. y comes `num_copies` times: with
+    one for each consumer, the backward op sums their gradients while it reads them. The
+    returned mean and variance, the unbiased estimate, are float32 `[channels]`, like
+    gamma and beta; no gradients flow through them.
     """
     library = native.fast_ops(x.dtype)
     if library is None:
@@ -96,13 +85,10 @@ def rematerialize(images: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
     """Returns the images, recomputed bit for bit if `batch_norm` is their producer.
 
     The output of the forward pass then needn't stay in memory until the backward pass,
-    which saves a sixth of ResNet-50's activations. In eager mode, for other producers,
-    and for a `batch_norm` with a residual or several copies (whose outputs stay in
-    memory anyway) the images are returned as they are.
-
-    Args:
-        images: A result of the forward pass, `[batch, height, width, channels]`.
-        after: Tensor that must be available before the recomputation starts.
+    which saves a sixth of ResNet-50's activations. The recomputation starts when the
+    tensor `after` is available. In eager mode, for other producers, and for a
+    `batch_norm` with a residual or several copies (whose outputs stay in memory anyway)
+    the images are returned as they are.
     """
     if not tf.is_symbolic_tensor(images) or images.op.type != "ResnetBatchNorm":
         return images
@@ -125,7 +111,6 @@ def rematerialize(images: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
 
 @tf.RegisterGradient("ResnetBatchNorm")
 def _gradients(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the gradients of x, gamma and beta, and of the residual if present."""
     num_copies = op.get_attr("num_copies")
     mean, _, inverse_stddev, positive = op.outputs[num_copies:]
     x, gamma, beta, *residuals = op.inputs
@@ -145,17 +130,11 @@ def _gradients(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor]:
 
 
 class Statistic(NamedTuple):
-    """A statistic of one batch.
-
-    Attributes:
-        average: The variable that averages it, `[channels]` float32.
-        value: The statistic of the batch, `[channels]` float32.
-        step_size: 1 - m, the weight of the batch.
-    """
+    """A statistic of a batch, `[channels]` float32, and the variable averaging it."""
 
     average: keras.Variable
     value: tf.Tensor
-    step_size: float
+    step_size: float  # 1 - m, the weight of the batch.
 
 
 _collected = threading.local()
@@ -173,13 +152,7 @@ def collected() -> Iterator[list[Statistic]]:
 
 
 def update_average(average: keras.Variable, value: tf.Tensor, momentum: float) -> None:
-    """Moves an average towards the statistic of a batch, or notes the statistic.
-
-    Args:
-        average: The variable, `[channels]` float32.
-        value: The statistic of the batch, of the same shape and dtype.
-        momentum: The m of the formula above, in [0, 1).
-    """
+    """Moves an average towards the statistic of a batch, or notes the statistic."""
     statistics = getattr(_collected, "statistics", None)
     if statistics is not None:
         statistics.append(Statistic(average, value, 1 - momentum))

@@ -21,11 +21,10 @@ def max_pool(
     Positions outside of the images are never the largest. NaN is larger than all other
     values. Of several equal largest values the first one gets the gradient.
 
-    Args:
-        padding: "valid" for windows inside of the images only; "same" for
-            ceil(size / stride) windows, as TensorFlow has them; "symmetric" for windows
-            that begin (size of the window - 1) / 2 before the images, and end as many
-            positions behind them or earlier.
+    The padding is "valid" for windows inside of the images only; "same" for ceil(size /
+    stride) windows, as TensorFlow has them; "symmetric" for windows that begin (size of
+    the window - 1) / 2 before the images, and end as many positions behind them or
+    earlier.
     """
     library = native.ops()
     if library is None or math.prod(window) > MOST_POSITIONS:
@@ -62,21 +61,11 @@ def _max_pool_gradient(op: tf.Operation, dy: tf.Tensor, _: Any) -> tf.Tensor:
 
 
 def global_mean(images: tf.Tensor) -> tf.Tensor:
-    """Returns the mean over all positions, `[batch, channels]`.
-
-    Args:
-        images: `[batch, height, width, channels]`, float32 or bfloat16. They are added
-            up in float32.
-    """
+    """Returns the mean over all positions, `[batch, channels]`, added up in float32."""
     library = native.ops()
     if library is None:
-        return global_mean_with_stock_ops(images)
+        return tf.reduce_mean(images, axis=[1, 2])
     return library.resnet_global_mean(x=images)
-
-
-def global_mean_with_stock_ops(images: tf.Tensor) -> tf.Tensor:
-    """Does what `global_mean` does, with TensorFlow's own ops."""
-    return tf.reduce_mean(images, axis=[1, 2])
 
 
 @tf.RegisterGradient("ResnetGlobalMean")
@@ -116,11 +105,7 @@ class GlobalMaxPool(Layer):
 
 
 class AvgPool(Layer):
-    """2x2 average pooling of stride 2; padding doesn't count in the averages.
-
-    TensorFlow's own op and its gradient are fast in both dtypes and round only the
-    averages.
-    """
+    """2x2 average pooling of stride 2; padding doesn't count in the averages."""
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
         """Returns `[batch, ceil(height / 2), ceil(width / 2), channels]`."""
@@ -163,7 +148,12 @@ BLURRED_CHANNELS = 16  # Inputs with fewer aren't blurred, as in both sources.
 
 
 class BlurPool(Layer):
-    """The blurred input, subsampled by a stride."""
+    """The blurred input, subsampled by a stride.
+
+    [1, 2, 1] / 4 is the average over two positions, twice. TensorFlow's average pooling
+    and its gradient are fast in both dtypes; its depthwise convolution takes ten times
+    as long for the gradient in bfloat16.
+    """
 
     def __init__(self, stride: int, name: str) -> None:
         super().__init__(name)
@@ -171,16 +161,6 @@ class BlurPool(Layer):
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
         """Returns `[batch, ceil(height / stride), ceil(width / stride), channels]`."""
-        return blur(images, self.stride)
-
-
-def blur(images: tf.Tensor, stride: int) -> tf.Tensor:
-    """Returns `[batch, ceil(height / stride), ceil(width / stride), channels]`.
-
-    [1, 2, 1] / 4 is the average over two positions, twice. TensorFlow's average pooling
-    and its gradient are fast in both dtypes; its depthwise convolution takes ten times
-    as long for the gradient in bfloat16.
-    """
-    padded = tf.pad(images, [[0, 0], [1, 1], [1, 1], [0, 0]])
-    averages = tf.nn.avg_pool2d(padded, 2, 1, "VALID")
-    return tf.nn.avg_pool2d(averages, 2, stride, "VALID")
+        padded = tf.pad(images, [[0, 0], [1, 1], [1, 1], [0, 0]])
+        averages = tf.nn.avg_pool2d(padded, 2, 1, "VALID")
+        return tf.nn.avg_pool2d(averages, 2, self.stride, "VALID")

@@ -33,8 +33,7 @@ class Whitening(Layer):
     def build(self, input_shape: Sequence[int]) -> None:
         """Creates the kernel, `[size, size, channels, filters]`, and the bias.
 
-        There are two filters for each value of a patch. The kernel is 0 until
-        `whiten` has set it.
+        There are two filters for each value of a patch. The kernel is 0 until `whiten`.
         """
         size, channels = self.kernel_size, input_shape[-1]
         self.filters = 2 * size * size * channels
@@ -43,11 +42,7 @@ class Whitening(Layer):
         self.bias = self.add_float("bias", (self.filters,), "zeros")
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns `[batch, height - size + 1, width - size + 1, filters]`.
-
-        Args:
-            images: `[batch, height, width, channels]` float32.
-        """
+        """Returns `[batch, height - size + 1, width - size + 1, filters]`, float32."""
         images = tf.nn.conv2d(images, self.kernel.value, 1, "VALID")
         return tf.nn.bias_add(images, self.bias.value)
 
@@ -65,31 +60,19 @@ def layers_of(model: keras.Model) -> list[Whitening]:
 def whiten(layer: Whitening, batches: Iterable[np.ndarray]) -> None:
     """Sets the kernel of a layer by the patches of images, all positions of them.
 
-    Args:
-        batches: The images in batches, `[batch, height, width, channels]` float32, as
-            the layer will get them.
-
-    Raises:
-        ValueError: If there are no images.
+    The batches are `[batch, height, width, channels]` float32, as the layer will get
+    them; ValueError if there are none.
     """
     moments = second_moments(batches, layer.kernel_size)
     layer.kernel.assign(kernel_of(moments, layer.kernel_size))
 
 
 def second_moments(batches: Iterable[np.ndarray], size: int) -> np.ndarray:
-    """Returns the mean products of each two values of a patch.
+    """Returns the mean products of each two values of a patch, as float64 `[n, n]`.
 
-    They aren't centered, as in the source.
-
-    Args:
-        batches: The images in batches, `[batch, height, width, channels]`.
-
-    Returns:
-        `[n, n]` float64, where n = size * size * channels; the values of a patch are in
-        the order (row, column, channel).
-
-    Raises:
-        ValueError: If there are no images.
+    They aren't centered, as in the source. The n = size * size * channels values of a
+    patch are in the order (row, column, channel). Raises ValueError if there are no
+    images.
     """
     sums: np.ndarray | float = 0.0
     count = 0
@@ -107,15 +90,11 @@ def second_moments(batches: Iterable[np.ndarray], size: int) -> np.ndarray:
 
 
 def kernel_of(moments: np.ndarray, size: int) -> np.ndarray:
-    """Returns the kernel, `[size, size, channels, filters]` float32.
+    """Returns the kernel by `second_moments`, `[size, size, channels, filters]`.
 
     Each filter is an eigenvector divided by sqrt(eigenvalue + epsilon), that of the
     largest eigenvalue first, and then the negatives in the same order. The largest
     value of each eigenvector is positive, so that all computers choose the same sign.
-
-    Args:
-        moments: The mean products of the values of a patch, `[n, n]`, as
-            `second_moments` returns them.
     """
     eigenvalues, eigenvectors = np.linalg.eigh(moments)
     eigenvalues, eigenvectors = eigenvalues[::-1], eigenvectors[:, ::-1]
