@@ -158,7 +158,9 @@ def _exchanges(space: xplane_pb2.XSpace) -> list[Interval]:
             for event in line.events:
                 name = plane.event_metadata[event.metadata_id].name
                 times = {_ASYNC_START: starts, _ASYNC_DONE: ends}.get(name)
-                stats = {} if times is None else _text_stats(plane, event)
+                if times is None:
+                    continue
+                stats = _text_stats(plane, event)
                 if kind_of(stats.get("kernel_type", "")) == EXCHANGE:
                     times[stats["name"]] = _start(line, event)
     return [(starts[name], ends[name]) for name in starts if name in ends]
