@@ -2,20 +2,15 @@
 
 counted_main.py FOLDER [flags of resnet_main.py]
 
-When a rank has ended its training, it writes `FOLDER/<rank>.json`: the calls and bytes
-of each collective operation, when it began what it reported to its watchdog, and the
-processor time that it has taken. Horovod's operations are not among them.
+When a rank has ended its training, it writes `FOLDER/<rank>.json`: the calls and
+received bytes of each collective operation. Horovod's operations are not among them.
 """
 
 import functools
 import json
-import os
 import pickle
-import resource
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +37,9 @@ class CountedWorld:
         if name not in _ARRAYS and name not in _OBJECTS:
             return operation
 
-        def call(*values: Any, **given: Any) -> Any:
-            result = operation(*values, **given)
-            received = result
-            if name in _ARRAYS:
-                received = values[_ARRAYS[name]]
+        def call(*values: Any, **keywords: Any) -> Any:
+            result = operation(*values, **keywords)
+            received = values[_ARRAYS[name]] if name in _ARRAYS else result
             self.calls[name] += 1
             size = getattr(received, "nbytes", None)
             if size is None:
@@ -59,34 +52,21 @@ class CountedWorld:
 
 def patch(folder: Path) -> None:
     """Makes each communicator count, and write its counts where a job ends."""
-    started = float(os.environ["RESNET_TEST_STARTED"])
-    began: dict[str, float] = {}
-    make: Callable[..., None] = Communicator.__init__
-    report = Communicator.report_status
-    deregister = Communicator.deregister
+    make, deregister = Communicator.__init__, Communicator.deregister
 
-    def make_counted(self: Any, *values: Any, **given: Any) -> None:
-        make(self, *values, **given)
+    def make_counted(self: Any, *values: Any, **keywords: Any) -> None:
+        make(self, *values, **keywords)
         self._world = self._world and CountedWorld(self._world)
-        began["connected"] = time.time() - started
-
-    def note(self: Any, status: str, *values: Any, **given: Any) -> None:
-        began.setdefault(status, time.time() - started)
-        report(self, status, *values, **given)
 
     def write(self: Any) -> None:
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        facts = {
+        counts = {
             "calls": self._world.calls,
             "received_bytes": self._world.received_bytes,
-            "began": {**began, "deregistering": time.time() - started},
-            "processor_seconds": used.ru_utime + used.ru_stime,
         }
-        (folder / f"{self.rank}.json").write_text(json.dumps(facts))
+        (folder / f"{self.rank}.json").write_text(json.dumps(counts))
         deregister(self)
 
     Communicator.__init__ = make_counted  # type: ignore[method-assign]
-    Communicator.report_status = note  # type: ignore[method-assign]
     Communicator.deregister = write  # type: ignore[method-assign]
 
 
