@@ -74,10 +74,7 @@ def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
 
     The images are gray, 32x32 pixels. The validation images are a fixed, stratified
     sample. The index is the image's index in scikit-learn's array. The folder appears
-    only when it is complete.
-
-    Returns:
-        Number of training images and number of validation images.
+    only when it is complete. Returns the numbers of training and validation images.
 
     Raises:
         UserError: If the path is a file or a folder that isn't empty.
@@ -104,7 +101,9 @@ def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
             for index in indices:
                 class_folder = partial / split / str(digits.target[index])
                 class_folder.mkdir(parents=True, exist_ok=True)
-                _to_image(digits.images[index]).save(
+                pixels = digits.images[index] * (255 / _MAX_PIXEL)
+                image = Image.fromarray(np.round(pixels).astype(np.uint8))
+                image.resize((IMAGE_SIZE,) * 2, Image.Resampling.BICUBIC).save(
                     class_folder / f"{index:04d}.jpg", quality=JPEG_QUALITY
                 )
         os.replace(partial, folder)
@@ -112,12 +111,6 @@ def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return len(train), len(validation)
-
-
-def _to_image(pixels: np.ndarray) -> Image.Image:
-    gray = np.round(pixels * (255 / _MAX_PIXEL)).astype(np.uint8)
-    size = (IMAGE_SIZE, IMAGE_SIZE)
-    return Image.fromarray(gray).resize(size, Image.Resampling.BICUBIC)
 
 
 if __name__ == "__main__":

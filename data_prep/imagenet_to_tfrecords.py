@@ -15,7 +15,6 @@ the same command to resume it. --verify reads a finished set and lists corrupt
 records.
 """
 
-import contextlib
 import os
 import pathlib
 import signal
@@ -100,11 +99,7 @@ CORRUPT_EXIT_CODE = 1  # Exit code of --verify if it finds corrupt files or reco
 
 
 def main(argv: Sequence[str]) -> int:
-    """Converts or verifies, as the flags say, and returns the exit code.
-
-    Raises:
-        UserError: If a flag, the source or the record set can't be used.
-    """
+    """Converts or verifies, as the flags say, and returns the exit code."""
     # SIGTERM, which batch systems send at the time limit, cleans up as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = Settings()
@@ -122,10 +117,18 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _convert(settings: Settings, options: Options) -> None:
-    _check_source(settings)
+    if bool(settings.raw_data_dir) == bool(settings.tfds_name):
+        raise UserError(
+            "set exactly one of --raw_data_dir and --tfds_name; got"
+            f" raw_data_dir={settings.raw_data_dir}, tfds_name={settings.tfds_name}"
+        )
+    if settings.tfds_data_dir and not settings.tfds_name:
+        raise UserError(
+            f"--tfds_data_dir={settings.tfds_data_dir} requires --tfds_name; set both"
+        )
     root = settings.records_dir
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # Workers need no thread pool.
-    with _naming_what_ends_a_conversion(settings):
+    try:
         output_folder.check_not_finished(root)
         if settings.raw_data_dir:
             output_folder.check_apart(root, pathlib.Path(settings.raw_data_dir))
@@ -143,17 +146,10 @@ def _convert(settings: Settings, options: Options) -> None:
                 summary = _write(plan, settings)
             finally:
                 output_folder.remove_leftovers(plan)
-    _print(summary)
-
-
-@contextlib.contextmanager
-def _naming_what_ends_a_conversion(settings: Settings) -> Iterator[None]:
-    try:
-        yield
     except OSError as error:
-        source = settings.raw_data_dir or settings.tfds_name
+        origin = settings.raw_data_dir or settings.tfds_name
         raise UserError(
-            f"converting {source} to {settings.records_dir} failed: {error}. Fix this"
+            f"converting {origin} to {settings.records_dir} failed: {error}. Fix this"
             " and rerun the same command to resume."
         ) from error
     except MemoryError as error:
@@ -162,18 +158,7 @@ def _naming_what_ends_a_conversion(settings: Settings) -> Iterator[None]:
             f" {settings.num_workers} worker processes; rerun the same command with a"
             " smaller --num_processes"
         ) from error
-
-
-def _check_source(settings: Settings) -> None:
-    if bool(settings.raw_data_dir) == bool(settings.tfds_name):
-        raise UserError(
-            "set exactly one of --raw_data_dir and --tfds_name; got"
-            f" raw_data_dir={settings.raw_data_dir}, tfds_name={settings.tfds_name}"
-        )
-    if settings.tfds_data_dir and not settings.tfds_name:
-        raise UserError(
-            f"--tfds_data_dir={settings.tfds_data_dir} requires --tfds_name; set both"
-        )
+    _print(summary)
 
 
 def _open_source(settings: Settings) -> Source:
@@ -222,32 +207,28 @@ def _write(plan: Plan, settings: Settings) -> str:
     )
 
 
-def _describe(written: manifest.Manifest) -> list[str]:
+def _describe(written: manifest.Manifest) -> Iterator[str]:
     splits = written.splits.values()
-    lines = [
-        f"{split.name}: {split.num_examples:,} images, {len(split.shards):,}"
-        f" {'shard' if len(split.shards) == 1 else 'shards'}"
-        for split in splits
-    ]
+    for split in splits:
+        shards = (
+            f"{len(split.shards):,} {'shard' if len(split.shards) == 1 else 'shards'}"
+        )
+        yield f"{split.name}: {split.num_examples:,} images, {shards}"
     num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
-    lines.append(f"{len(written.class_names):,} classes, {num_bytes:,} bytes")
+    yield f"{len(written.class_names):,} classes, {num_bytes:,} bytes"
     converted: dict[str, int] = written.source["converted_images"]
-    if converted:
-        lines.append(
-            f"re-encoded as RGB {written.image_format.upper()}:"
-            f" {sum(converted.values()):,}" + _in_parentheses(converted)
-        )
+    if num_converted := sum(converted.values()):
+        kinds = _in_parentheses(converted)
+        format_name = written.image_format.upper()
+        yield f"re-encoded as RGB {format_name}: {num_converted:,}{kinds}"
     if num_ignored := written.source["num_ignored_files"]:
-        lines.append(
-            f"ignored files (not images): {num_ignored:,}"
-            + _in_parentheses(written.source["ignored_files"])
-        )
+        kinds = _in_parentheses(written.source["ignored_files"])
+        yield f"ignored files (not images): {num_ignored:,}{kinds}"
     if num_skipped := sum(len(split.skipped_images) for split in splits):
-        lines.append(
+        yield (
             f"skipped images (can't be decoded): {num_skipped:,}, listed in"
             f" {manifest.FILE_NAME} under skipped_images"
         )
-    return lines
 
 
 def _in_parentheses(counts: dict[str, int]) -> str:
@@ -257,10 +238,7 @@ def _in_parentheses(counts: dict[str, int]) -> str:
 
 
 def _next_program(written: manifest.Manifest) -> str:
-    """Returns the program to run next, with the recipe to suggest.
-
-    The default recipe is for ImageNet.
-    """
+    """Returns the program to run next, with a recipe unless the default one fits."""
     if manifest.TRAIN not in written.splits:
         return "eval/resnet_eval.py"
     num_images = sum(split.num_examples for split in written.splits.values())
@@ -287,28 +265,24 @@ def _verify(settings: Settings) -> int:
                 f" {manifest.FILE_NAME}. Convert the images, or rerun an interrupted"
                 " conversion to finish it."
             )
-        return _verify_set(record_set, settings)
-
-
-def _verify_set(record_set: manifest.RecordSet, settings: Settings) -> int:
-    folder = record_set.records_dir
-    splits = record_set.manifest.splits.values()
-    num_records = sum(split.num_examples for split in splits)
-    num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
-    with Progress(num_records, "records") as progress:
-        problems = verification.verify(record_set, settings.num_workers, progress.add)
-        rate = progress.rate()
+        splits = record_set.manifest.splits.values()
+        num_records = sum(split.num_examples for split in splits)
+        num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
+        with Progress(num_records, "records") as progress:
+            num_workers = settings.num_workers
+            problems = verification.verify(record_set, num_workers, progress.add)
+            rate = progress.rate()
     for problem in problems:
         _print(str(problem))
     if num_problems := sum(problem.count for problem in problems):
         _print(
             f"verification failed: {num_problems:,} corrupt files or records;"
-            f" {folder} must hold {num_records:,} good records"
+            f" {record_set.records_dir} must hold {num_records:,} good records"
         )
         return CORRUPT_EXIT_CODE
     _print(
         f"verification passed: {num_records:,} records, {num_bytes:,} bytes in"
-        f" {folder}, {rate:,.0f} records per second"
+        f" {record_set.records_dir}, {rate:,.0f} records per second"
     )
     return 0
 

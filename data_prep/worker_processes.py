@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import process
-from types import TracebackType
 from typing import TypeVar
 
 import tqdm
@@ -32,16 +31,12 @@ def run(
 ) -> None:
     """Runs a function on each job in worker processes.
 
+    The function must be at module level, so that workers can import it. The jobs are
+    consumed as workers become free; at most `num_processes` + 1 are in memory.
+    `take_result` is called in this process with each result, in order of completion.
+
     An error or an interrupt kills all workers at once. It must be called from the main
     thread, because it delays signals while a worker starts.
-
-    Args:
-        function: Function at module level, so that workers can import it.
-        jobs: Jobs. A lazy iterable is consumed as workers become free; at most
-            `num_processes` + 1 jobs are in memory.
-        num_processes: Number of worker processes, at least 1.
-        take_result: Function that is called in this process with each result, in order
-            of completion.
 
     Raises:
         UserError: If a worker process died.
@@ -68,7 +63,7 @@ def run(
         num_processes,
         # A fork of a process with threads (NumPy's) can hang.
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=_prepare_worker,
+        initializer=_exit_with_parent,
     ) as executor:
         try:
             for job in jobs:
@@ -117,65 +112,55 @@ def _interrupts_held() -> Iterator[None]:
             signal.raise_signal(held[0])
 
 
-def _prepare_worker() -> None:
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-
-
 def _exit_with_parent() -> None:
-    """Ends this worker process when its parent process was killed."""
+    """Has this worker process end when its parent process was killed."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
+    assert parent is not None  # noqa: S101 - A worker has one.
+
+    def wait() -> None:
         parent.join()
         os._exit(1)
 
+    threading.Thread(target=wait, daemon=True).start()
+
 
 class Progress:
-    """A tqdm bar on a terminal; elsewhere one line per tenth of the work.
-
-    Attributes:
-        num_done: Number of units done so far.
-    """
+    """A tqdm bar on a terminal; elsewhere one line per tenth of the work."""
 
     def __init__(self, total: int, unit: str) -> None:
         """Starts at 0 of `total` units, such as "images"; there is at least one."""
         self._total = total
         self._unit = unit
-        self.num_done = 0
+        self._num_done = 0
         self.start_rate()
-        self._bar = tqdm.tqdm(
-            total=total, unit=f" {unit}", disable=not sys.stderr.isatty()
-        )
+        is_log = not sys.stderr.isatty()
+        self._bar = tqdm.tqdm(total=total, unit=f" {unit}", disable=is_log)
 
     def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.close()
 
     def start_rate(self) -> None:
         """Leaves what was done so far, and its time, out of the rate."""
-        self._num_before = self.num_done
+        self._num_before = self._num_done
         self._start_time = time.perf_counter()
 
     def rate(self) -> float:
         """Returns the number of units per second since the rate was started."""
         seconds = time.perf_counter() - self._start_time
-        return (self.num_done - self._num_before) / seconds
+        return (self._num_done - self._num_before) / seconds
 
     def add(self, count: int) -> None:
         """Adds `count` units to the units done."""
-        tenths_before = 10 * self.num_done // self._total
-        self.num_done += count
+        tenths_before = 10 * self._num_done // self._total
+        self._num_done += count
         self._bar.update(count)
-        tenths = 10 * self.num_done // self._total
+        tenths = 10 * self._num_done // self._total
         if self._bar.disable and tenths > tenths_before:
             print(
-                f"{10 * tenths} %: {self.num_done:,} of {self._total:,} {self._unit},"
+                f"{10 * tenths} %: {self._num_done:,} of {self._total:,} {self._unit},"
                 f" {self.rate():,.0f} {self._unit} per second",
                 file=sys.stderr,
                 flush=True,

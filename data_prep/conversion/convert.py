@@ -8,7 +8,7 @@ import numpy as np
 
 from data_prep import worker_processes
 from data_prep.conversion import shards
-from data_prep.conversion.plan import Plan, SplitPlan, encoder, shard_jobs
+from data_prep.conversion.plan import Plan, SplitPlan
 from data_prep.conversion.shards import ShardReport
 from data_prep.records import class_mixing, manifest, tf_example
 from resnet.base.errors import UserError
@@ -26,7 +26,7 @@ def find_finished(
 
     Calls `report_images` with the number of images of each finished shard.
     """
-    reported = reported_shards(plan)
+    others = set(plan.paths) - reported_shards(plan)
     finished: set[str] = set()
 
     def keep(report: ShardReport | None) -> None:
@@ -34,13 +34,8 @@ def find_finished(
             finished.add(report.path)
             report_images(report.num_images)
 
-    if reported:
-        worker_processes.run(
-            shards.check_shard,
-            shard_jobs(plan, left_out=set(plan.paths) - reported),
-            min(num_processes, len(reported)),
-            keep,
-        )
+    jobs = plan.shard_jobs(left_out=others)
+    worker_processes.run(shards.check_shard, jobs, num_processes, keep)
     return finished
 
 
@@ -59,14 +54,12 @@ def write_shards(
         UserError: If an image can't be decoded or a worker process died.
         OSError: If an image can't be read or a shard can't be written.
     """
-    num_missing = len(plan.paths) - len(finished)
-    if num_missing:
-        worker_processes.run(
-            shards.write_shard,
-            shard_jobs(plan, finished),
-            min(num_processes, num_missing),
-            lambda report: report_images(report.num_images),
-        )
+    worker_processes.run(
+        shards.write_shard,
+        plan.shard_jobs(left_out=finished),
+        num_processes,
+        lambda report: report_images(report.num_images),
+    )
 
 
 def finish(plan: Plan) -> manifest.Manifest:
@@ -97,23 +90,12 @@ def finish(plan: Plan) -> manifest.Manifest:
             "converted_images": dict(sorted(converted_counts.items())),
             "num_ignored_files": plan.source.num_ignored_files,
             "ignored_files": plan.source.ignored_kinds,
-            **encoder(plan.image_format),
+            **plan.encoder(),
         },
     )
     manifest.write(complete, plan.root)
     shutil.rmtree(plan.root / manifest.CONVERSION_FOLDER, ignore_errors=True)
     return complete
-
-
-def emptied_classes(
-    plan: Plan, written: manifest.Manifest
-) -> Iterator[tuple[str, str]]:
-    """Yields the split and the name of each class whose images were all skipped."""
-    for split in plan.splits:
-        label_counts = written.splits[split.name].label_counts
-        for index in np.unique(split.images.class_indices).tolist():
-            if label_counts[index] == 0:
-                yield split.name, plan.source.class_names[index]
 
 
 def _finish_split(
@@ -152,3 +134,14 @@ def _finish_split(
     return manifest.Split(
         split.name, shard_entries, tuple(split_counts.tolist()), path, sha256, skipped
     )
+
+
+def emptied_classes(
+    plan: Plan, written: manifest.Manifest
+) -> Iterator[tuple[str, str]]:
+    """Yields the split and the name of each class whose images were all skipped."""
+    for split in plan.splits:
+        label_counts = written.splits[split.name].label_counts
+        for index in np.unique(split.images.class_indices).tolist():
+            if label_counts[index] == 0:
+                yield split.name, plan.source.class_names[index]

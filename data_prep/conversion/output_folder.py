@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from data_prep.conversion import shards
+from data_prep.conversion import convert
 from data_prep.conversion.plan import Plan
 from data_prep.records import layouts, manifest
 from data_prep.sources import archives, folders
@@ -76,18 +76,20 @@ def check_apart(root: pathlib.Path, raw_data_dir: pathlib.Path) -> None:
 def check_space(plan: Plan) -> str | None:
     """Checks that the disk has enough free space for the record set.
 
-    Returns:
-        None if the set fits. A warning if it may not fit: images that aren't in the
-        format of the records are re-encoded, and can become much smaller.
+    Returns a warning if the set may not fit: images that aren't in the format of the
+    records are re-encoded, and can become much smaller.
 
     Raises:
         UserError: If the images alone whose size stays the same don't fit.
     """
-    needed = perhaps = -_num_bytes_written(plan)
+    needed = perhaps = 0
+    for path in convert.reported_shards(plan):
+        with contextlib.suppress(OSError):  # A removed shard is written again.
+            needed -= (plan.root / path).stat().st_size
+    perhaps = needed
     for split in plan.splits:
-        images = split.images
-        overhead = len(images) * _RECORD_OVERHEAD_BYTES
-        num_bytes, num_kept = images.estimate_bytes(plan.image_format)
+        overhead = len(split.images) * _RECORD_OVERHEAD_BYTES
+        num_bytes, num_kept = split.images.estimate_bytes(plan.image_format)
         needed += overhead + num_kept
         perhaps += overhead + num_bytes
     folder = plan.root
@@ -110,16 +112,6 @@ def check_space(plan: Plan) -> str | None:
     return None
 
 
-def _num_bytes_written(plan: Plan) -> int:
-    """Returns the total size of the shards that have a report, in bytes."""
-    total = 0
-    for path in plan.paths:
-        if shards.report_path(plan.root, path).exists():
-            with contextlib.suppress(OSError):  # A removed shard is written again.
-                total += (plan.root / path).stat().st_size
-    return total
-
-
 @contextlib.contextmanager
 def locked(root: pathlib.Path) -> Iterator[None]:
     """Creates the output folder if necessary and locks it against other conversions.
@@ -131,7 +123,8 @@ def locked(root: pathlib.Path) -> Iterator[None]:
     """
     root.mkdir(parents=True, exist_ok=True)
     path = root / _LOCK_FILE
-    descriptor = _lock(path)
+    while not _is_at(descriptor := _lock(path), path):
+        os.close(descriptor)  # The previous holder has just removed the file.
     try:
         yield
     finally:
@@ -143,22 +136,19 @@ def locked(root: pathlib.Path) -> Iterator[None]:
 
 def _lock(path: pathlib.Path) -> int:
     """Returns the descriptor of a lock file, which is created and locked."""
-    while True:
-        # NFS locks only what is open for writing, so never a folder.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise UserError(
-                f"another conversion is writing to {path.parent}; wait for it to end or"
-                " choose another --local_scratch_dir"
-            ) from error
-        except OSError:
-            pass  # Some network file systems have no flock.
-        if _is_at(descriptor, path):
-            return descriptor
-        os.close(descriptor)  # The previous holder has just removed the file.
+    # NFS locks only what is open for writing, so never a folder.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise UserError(
+            f"another conversion is writing to {path.parent}; wait for it to end or"
+            " choose another --local_scratch_dir"
+        ) from error
+    except OSError:
+        pass  # Some network file systems have no flock.
+    return descriptor
 
 
 def _is_at(descriptor: int, path: pathlib.Path) -> bool:
@@ -200,17 +190,19 @@ def begin(plan: Plan) -> None:
 
 def remove_leftovers(plan: Plan) -> None:
     """Removes the partial files of killed writers."""
-    state_folder = plan.root / manifest.CONVERSION_FOLDER
-    split_folders = [plan.root / split.name for split in plan.splits]
-    for folder in [plan.root, state_folder, *split_folders]:
-        atomic_files.remove_leftovers(folder)
+    split_folders = [split.name for split in plan.splits]
+    for name in ("", manifest.CONVERSION_FOLDER, *split_folders):
+        atomic_files.remove_leftovers(plan.root / name)
 
 
 def _check_same(
     metadata: dict[str, Any], earlier: dict[str, Any], root: pathlib.Path
 ) -> None:
+    def shown(values: dict[str, Any], name: str) -> str:
+        return f"{values[name]!r:.80}" if name in values else "missing"
+
     differences = [
-        f"{name} is {_shown(metadata, name)}, was {_shown(earlier, name)}"
+        f"{name} is {shown(metadata, name)}, was {shown(earlier, name)}"
         for name in dict.fromkeys((*metadata, *earlier))
         if metadata.get(name) != earlier.get(name)
     ]
@@ -222,35 +214,26 @@ def _check_same(
         )
 
 
-def _shown(metadata: dict[str, Any], name: str) -> str:
-    return f"{metadata[name]!r:.80}" if name in metadata else "missing"
-
-
 def _check_no_other_files(plan: Plan, is_resumed: bool) -> None:
     """Checks that the folder contains no records or state of anything else.
 
-    Args:
-        is_resumed: Whether an earlier run of the same plan began to write here. If not,
-            files with the names of the plan's shards come from another program.
-
-    Raises:
-        UserError: If it contains such files.
+    Unless an earlier run of the same plan began to write here, files with the names of
+    the plan's shards come from another program.
     """
     root = plan.root
     # Programs that read `train-*` would also read shards of another conversion.
     others = {path for path in root.iterdir() if layouts.is_shard_name(path.name)}
-    others |= {path for name in _FOREIGN_FILES if (path := root / name).exists()}
-    ours = {root / path for path in plan.paths} if is_resumed else set()
+    others |= {root / name for name in _FOREIGN_FILES}
     for folder in (root / name for name in manifest.SPLITS):
-        if folder.exists():
-            others |= set(folder.iterdir()) - ours
-    if not is_resumed:
+        others.update(folder.iterdir() if folder.exists() else ())
+    if is_resumed:
+        others -= {root / path for path in plan.paths}
+    else:
         state = root / manifest.CONVERSION_FOLDER
-        offsets = [root / manifest.offsets_path(name) for name in manifest.SPLITS]
-        others |= {path for path in offsets if path.exists()}
-        others |= set(state.iterdir() if state.exists() else ())
+        others |= {root / manifest.offsets_path(name) for name in manifest.SPLITS}
+        others.update(state.iterdir() if state.exists() else ())
     for path in sorted(others):
-        if not atomic_files.is_leftover(path):
+        if os.path.lexists(path) and not atomic_files.is_leftover(path):
             raise UserError(
                 f"{path.parent} must contain only files of this conversion; it contains"
                 f" {path.name!r}, which is not of it. Choose another"

@@ -1,9 +1,7 @@
 """The plan of a conversion: which images go into which shards, and the options."""
 
 import dataclasses
-import hashlib
 import itertools
-import json
 import pathlib
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -12,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import PIL
 
-from data_prep.conversion.shards import ShardJob
+from data_prep.conversion.shards import ShardJob, json_digest
 from data_prep.records import image_encoding, manifest
 from data_prep.records.manifest import TRAIN, VALIDATION
 from data_prep.sources.image_list import ImageList, Source
@@ -20,10 +18,8 @@ from resnet.base.errors import UserError
 from resnet.base.settings import COUNT_OR_ZERO, setting
 
 MIN_EXAMPLES_PER_SHARD = 256  # Smaller shards only add files.
-MAX_SHARDS = {  # By default, as in the TPU scripts for ImageNet.
-    TRAIN: 1024,
-    VALIDATION: 128,
-}
+# By default, as in the TPU scripts for ImageNet.
+MAX_SHARDS = {TRAIN: 1024, VALIDATION: 128}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,19 +60,12 @@ class Options:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SplitPlan:
-    """The assignment of one split's images to shards.
+    """The assignment of one split's images to shards."""
 
-    Attributes:
-        name: `train` or `validation`.
-        images: The images of the split, in source order.
-        order: Index into `images` for each record, `[num_images]`, int64.
-        record_ranges: Range of records of each shard.
-    """
-
-    name: str
-    images: ImageList
-    order: npt.NDArray[np.int64]
-    record_ranges: list[range]
+    name: str  # `train` or `validation`.
+    images: ImageList  # In source order.
+    order: npt.NDArray[np.int64]  # Index into `images` of each record, `[num_images]`.
+    record_ranges: list[range]  # Of each shard.
 
     @property
     def paths(self) -> list[str]:
@@ -90,22 +79,13 @@ class SplitPlan:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """Everything that determines the bytes of a record set, and its output folder.
+    """Everything that determines the bytes of a record set, and its output folder."""
 
-    Attributes:
-        root: Output folder.
-        source: Source images and their classes.
-        options: Options set by the user.
-        splits: Splits in the order in which they are converted.
-        image_format: Format of all stored images: "png" if no source image is lossily
-            compressed, else "jpeg".
-    """
-
-    root: pathlib.Path
+    root: pathlib.Path  # Output folder.
     source: Source
     options: Options
-    splits: tuple[SplitPlan, ...]
-    image_format: str = "jpeg"
+    splits: tuple[SplitPlan, ...]  # In the order in which they are converted.
+    image_format: str  # "png" if no source image is lossily compressed, else "jpeg".
 
     @property
     def num_images(self) -> int:
@@ -116,6 +96,16 @@ class Plan:
     def paths(self) -> list[str]:
         """POSIX path of each shard of all splits, relative to `root`."""
         return [path for split in self.splits for path in split.paths]
+
+    def encoder(self) -> dict[str, Any]:
+        """Returns the settings and the version of the encoder of stored images."""
+        settings: dict[str, Any] = {"image_format": "png"}
+        if self.image_format == "jpeg":
+            settings = {
+                "jpeg_quality": image_encoding.JPEG_QUALITY,
+                "jpeg_subsampling": image_encoding.JPEG_SUBSAMPLING,
+            }
+        return {**settings, "pillow_version": PIL.__version__}
 
     def metadata(self) -> dict[str, Any]:
         """Returns the metadata that must be equal for a run to resume another one.
@@ -132,12 +122,28 @@ class Plan:
             metadata[f"{split.name}_images"] = len(split.images)
             metadata[f"{split.name}_shards"] = len(split.record_ranges)
         metadata["num_classes"] = len(self.source.class_names)
-        metadata["class_names_sha256"] = _digest(self.source.class_names)
+        metadata["class_names_sha256"] = json_digest(self.source.class_names)
         for split in self.splits:
             metadata[f"{split.name}_fingerprint"] = split.images.fingerprint()
-        metadata |= encoder(self.image_format)
+        metadata |= self.encoder()
         metadata["format_version"] = manifest.FORMAT_VERSION
         return metadata
+
+    def shard_jobs(self, left_out: Collection[str] = ()) -> Iterator[ShardJob]:
+        """Yields a job for each shard, except those with the paths `left_out`."""
+        for split in self.splits:
+            for path, records in zip(split.paths, split.record_ranges, strict=True):
+                if path not in left_out:
+                    indices = split.order[records.start : records.stop]
+                    yield ShardJob(
+                        root=str(self.root),
+                        path=path,
+                        images=[split.images[index] for index in indices.tolist()],
+                        class_indices=split.images.class_indices[indices].tolist(),
+                        apply_exif_orientation=self.options.apply_exif_orientation,
+                        skip_bad_images=self.options.on_bad_image == "skip",
+                        image_format=self.image_format,
+                    )
 
 
 def make_plan(root: pathlib.Path, source: Source, options: Options) -> Plan:
@@ -152,28 +158,27 @@ def make_plan(root: pathlib.Path, source: Source, options: Options) -> Plan:
     """
     splits = []
     for name, images in source.splits.items():
-        stated = options.validation_shards
-        if name == TRAIN:
-            stated = options.train_shards
-            if options.train_images:
-                images = _first_images(images, options)
+        order = images.order(options.shuffle_seed, name)
+        stated = options.train_shards if name == TRAIN else options.validation_shards
+        if name == TRAIN and options.train_images:
+            if options.train_images > len(images):
+                raise UserError(
+                    f"--train_images must be at most {len(images)}, the number of"
+                    f" training images; got {options.train_images}"
+                )
+            # A part of the images is in the order in which it is among all of them.
+            images = images.subset(np.sort(order[: options.train_images]))
+            order = images.order(options.shuffle_seed, name)
         num_shards = stated or default_num_shards(len(images), MAX_SHARDS[name])
         if num_shards > len(images):
             raise UserError(
                 f"--{name}_shards must be at most {len(images)}, the number of {name}"
                 f" images; got {num_shards}"
             )
-        splits.append(
-            SplitPlan(
-                name=name,
-                images=images,
-                order=images.order(options.shuffle_seed, name),
-                record_ranges=split_evenly(len(images), num_shards),
-            )
-        )
+        ranges = split_evenly(len(images), num_shards)
+        splits.append(SplitPlan(name, images, order, ranges))
     is_lossy = any(split.images.has_lossy_image() for split in splits)
-    image_format = "jpeg" if is_lossy else "png"
-    return Plan(root, source, options, tuple(splits), image_format)
+    return Plan(root, source, options, tuple(splits), "jpeg" if is_lossy else "png")
 
 
 def default_num_shards(num_examples: int, max_shards: int) -> int:
@@ -189,53 +194,3 @@ def split_evenly(num_examples: int, num_shards: int) -> list[range]:
     size, num_larger = divmod(num_examples, num_shards)
     starts = [index * size + min(index, num_larger) for index in range(num_shards + 1)]
     return [range(a, b) for a, b in itertools.pairwise(starts)]
-
-
-def _first_images(images: ImageList, options: Options) -> ImageList:
-    """Returns the training images that come first in the order of the records.
-
-    The order of a part of the images is that in which they are among all of them.
-    """
-    if options.train_images > len(images):
-        raise UserError(
-            f"--train_images must be at most {len(images)}, the number of training"
-            f" images; got {options.train_images}"
-        )
-    order = images.order(options.shuffle_seed, TRAIN)
-    return images.subset(np.sort(order[: options.train_images]))
-
-
-def shard_jobs(plan: Plan, left_out: Collection[str]) -> Iterator[ShardJob]:
-    """Yields a job for each shard, except those whose paths are to be left out."""
-    for split in plan.splits:
-        for path, records in zip(split.paths, split.record_ranges, strict=True):
-            if path not in left_out:
-                indices = split.order[records.start : records.stop]
-                yield ShardJob(
-                    root=str(plan.root),
-                    path=path,
-                    images=[split.images[index] for index in indices.tolist()],
-                    class_indices=split.images.class_indices[indices].tolist(),
-                    apply_exif_orientation=plan.options.apply_exif_orientation,
-                    skip_bad_images=plan.options.on_bad_image == "skip",
-                    image_format=plan.image_format,
-                )
-
-
-def encoder(image_format: str) -> dict[str, Any]:
-    """Returns the settings and the version of the encoder of stored images.
-
-    Args:
-        image_format: Format of the stored images, "jpeg" or "png".
-    """
-    if image_format == "png":
-        return {"image_format": "png", "pillow_version": PIL.__version__}
-    return {
-        "jpeg_quality": image_encoding.JPEG_QUALITY,
-        "jpeg_subsampling": image_encoding.JPEG_SUBSAMPLING,
-        "pillow_version": PIL.__version__,
-    }
-
-
-def _digest(names: tuple[str, ...]) -> str:
-    return hashlib.sha256(json.dumps(names).encode()).hexdigest()

@@ -19,56 +19,32 @@ from data_prep.sources.image_list import SourceImage, files_digest
 from resnet.base import atomic_files, json_file
 from resnet.base.errors import UserError
 
-_HASH_BLOCK_BYTES = 1 << 20
-
 
 @dataclasses.dataclass(frozen=True)
 class ShardJob:
-    """One shard to write, or to check if an earlier run has written it.
+    """One shard to write, or to check if an earlier run has written it."""
 
-    Attributes:
-        root: Root folder of the record set.
-        path: POSIX path of the record file relative to `root`; its folder must exist.
-        images: Source images in record order.
-        class_indices: Class index of each image.
-        apply_exif_orientation: As in `plan.Options`.
-        skip_bad_images: Whether to skip images that can't be decoded.
-        image_format: Format of the stored images, "jpeg" or "png".
-    """
-
-    root: str
-    path: str
-    images: Sequence[SourceImage]
-    class_indices: Sequence[int]
-    apply_exif_orientation: bool = False
-    skip_bad_images: bool = False
-    image_format: str = "jpeg"
+    root: str  # Root folder of the record set.
+    path: str  # POSIX path of the record file in `root`; its folder must exist.
+    images: Sequence[SourceImage]  # In record order.
+    class_indices: Sequence[int]  # Of each image.
+    apply_exif_orientation: bool = False  # As in `plan.Options`.
+    skip_bad_images: bool = False  # Whether to skip images that can't be decoded.
+    image_format: str = "jpeg"  # Of the stored images; or "png".
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardReport:
-    """The content of one finished shard.
+    """The content of one finished shard."""
 
-    Attributes:
-        path: POSIX path of the record file relative to the root of the set.
-        num_bytes: Size of the file in bytes.
-        sha256: SHA-256 of the file in hexadecimal.
-        offsets: Byte offset of each record.
-        class_counts: Pairs of class index and number of records, without zeros.
-        converted_counts: Number of re-encoded images by their original kind, such as
-            "PNG".
-        skipped_images: Images that were skipped.
-        source_digest: `image_list.files_digest` of the images assigned to the shard.
-    """
-
-    path: str
+    path: str  # POSIX path of the record file in the root of the set.
     num_bytes: int
-    sha256: str
-    offsets: tuple[int, ...]
-    class_counts: tuple[tuple[int, int], ...]
-    converted_counts: dict[str, int]
+    sha256: str  # Of the file in hexadecimal.
+    offsets: tuple[int, ...]  # Byte offset of each record.
+    class_counts: tuple[tuple[int, int], ...]  # Class and number of records, if any.
+    converted_counts: dict[str, int]  # Re-encoded images by original kind, as "PNG".
     skipped_images: tuple[manifest.SkippedImage, ...]
-    source_digest: str
+    source_digest: str  # `files_digest` of the images assigned to the shard.
 
     @property
     def num_records(self) -> int:
@@ -150,7 +126,7 @@ def write_shard(job: ShardJob) -> ShardReport:
         source_digest=source_digest,
     )
     fields = dataclasses.asdict(report)
-    sealed = {"report": fields, "sha256": _digest(fields)}
+    sealed = {"report": fields, "sha256": json_digest(fields)}
     atomic_files.atomic_write_bytes(
         report_path(job.root, job.path), json.dumps(sealed).encode()
     )
@@ -169,14 +145,14 @@ def check_shard(job: ShardJob) -> ShardReport | None:
         return None
     if report.skipped_images and not job.skip_bad_images:
         return None  # Writing the shard again reports the bad image.
-    digest = hashlib.sha256()
     try:
         if report.source_digest != files_digest(job.images):
             return None
         with open(pathlib.Path(job.root, job.path), "rb") as file:
             if os.fstat(file.fileno()).st_size != report.num_bytes:
                 return None
-            while block := file.read(_HASH_BLOCK_BYTES):
+            digest = hashlib.sha256()
+            while block := file.read(1 << 20):
                 digest.update(block)
     except OSError:
         return None  # Writing the shard again reports a missing image.
@@ -197,9 +173,10 @@ def read_report(root: str | os.PathLike[str], shard_path: str) -> ShardReport | 
         report = json_file.instance(ShardReport, sealed.get("report"))
     except UserError:
         return None
-    is_whole = _digest(dataclasses.asdict(report)) == sealed.get("sha256")
+    is_whole = json_digest(dataclasses.asdict(report)) == sealed.get("sha256")
     return report if is_whole and report.path == shard_path else None
 
 
-def _digest(fields: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+def json_digest(value: Any) -> str:
+    """Returns the SHA-256 of a value's JSON text."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

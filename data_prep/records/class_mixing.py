@@ -18,18 +18,13 @@ _MAX_DEVIATIONS = 5.0  # Standard deviations; p = 3e-7 under random mixing.
 def class_mixing(
     shard_counts: npt.NDArray[np.int64], split_counts: npt.NDArray[np.int64]
 ) -> float:
-    """Returns chi-square per degree of freedom of a shard's class counts.
+    """Returns chi-square per degree of freedom of a shard's class counts, to 4 digits.
 
     The statistic is sum_c (n_c - n p_c)^2 / (n p_c) / (C - 1), summed over the C
     classes that the split contains, with n_c the examples of class c in the shard,
     n = sum n_c, and p_c the fraction of class c in the split. It is about 1 for a
-    random sample of the split, 0 for exact proportions, and about n for a single class.
-
-    Args:
-        shard_counts: Number of examples of each class in the shard, `[num_classes]`.
-
-    Returns:
-        The statistic, rounded to 4 digits; 0 if the split has fewer than two classes.
+    random sample of the split, 0 for exact proportions or fewer than two classes, and
+    about n for a single class. Both counts are `[num_classes]`.
     """
     present = split_counts > 0
     num_present = np.count_nonzero(present)
@@ -46,23 +41,19 @@ def class_mixing(
 def is_mixed(
     measures: Sequence[float], num_records: Sequence[int], num_classes_present: int
 ) -> bool:
-    """Returns whether the class counts are consistent with randomly filled shards.
+    """Returns whether the `class_mixing` of shards is that of randomly filled ones.
 
     The statistics of the shards are summed. If the N records of the split are assigned
     at random, the expected statistic of a shard of n records is (1 - n / N) (C - 1),
-    and the sum is approximately chi-square distributed with the sum of these
-    expectations as its degrees of freedom. The classes count as not mixed if the sum is
-    both large (over twice its mean) and significant (over five standard deviations in
-    the Wilson-Hilferty approximation).
+    with C classes present, and the sum is approximately chi-square distributed with the
+    sum of these expectations as its degrees of freedom. The classes count as not mixed
+    if the sum is both large (over twice its mean) and significant (over five standard
+    deviations in the Wilson-Hilferty approximation).
 
     Shards of less than half the mean size are ignored, since one record of a rare class
     is a large deviation in them. In a simulation of 150,000 small, randomly filled sets
     with a few skewed classes, one set was rejected with shard sizes from 1 to 99, and
     none with even shard sizes.
-
-    Args:
-        measures: `class_mixing` of each shard.
-        num_classes_present: Number of classes with examples in the split, C.
 
     Source: Wilson and Hilferty 1931, "The distribution of chi-square".
     """

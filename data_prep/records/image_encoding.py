@@ -23,6 +23,10 @@ from resnet.base.errors import UserError
 # as large as usual photographs, but few images need to be re-encoded.
 JPEG_QUALITY = 95
 JPEG_SUBSAMPLING = 0  # 4:4:4, as drawings in PNG and GIF have sharp color edges.
+_PILLOW_OPTIONS: dict[str, dict[str, Any]] = {
+    "JPEG": {"quality": JPEG_QUALITY, "subsampling": JPEG_SUBSAMPLING},
+    "PNG": {},
+}
 # TensorFlow decodes to fewer than 2^29 bytes (jpeg_mem.cc); Pillow's limit is the same.
 MAX_PIXELS = (2**29 - 1) // 3
 MAX_SIDE = 65_500  # Limit of libjpeg (JPEG_MAX_DIMENSION).
@@ -63,17 +67,13 @@ _TRANSPOSE = {  # By EXIF orientation; 1 is upright.
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """An encoded image of `height` and `width` pixels.
+    """An encoded image of `height` and `width` pixels."""
 
-    Attributes:
-        data: Content of an RGB or gray JPEG file, or of a PNG file without alpha.
-        converted_from: Original kind of a re-encoded image: "PNG", "16-bit PNG", "CMYK
-            JPEG", "EXIF orientation" and so on; None if `data` is the original file.
-    """
-
-    data: bytes
+    data: bytes  # Content of an RGB or gray JPEG file, or of a PNG file without alpha.
     height: int
     width: int
+    # Original kind of a re-encoded image: "PNG", "16-bit PNG", "CMYK JPEG", "EXIF
+    # orientation" and so on; None if `data` is the original file.
     converted_from: str | None
 
 
@@ -85,13 +85,8 @@ def read_as_stored(
     """Returns an image file as the converter would store it, and its format.
 
     The format is "jpeg" or "png". The converter stores a set with a lossily compressed
-    image as JPEG, and any other set as PNG. Without a set, an image is read as if it
-    were one by itself.
-
-    Args:
-        set_format: Format of the images of the set that the network was trained on;
-            None if it isn't known.
-        apply_exif_orientation: Whether the set was converted with the flag of the name.
+    image as JPEG, and any other set as PNG. `set_format` is that of the set that the
+    network was trained on. If it is None, the image is read as a set by itself.
 
     Raises:
         UserError: If the file can't be read or decoded.
@@ -110,20 +105,16 @@ def is_lossy(start: bytes) -> bool:
     """Returns whether an image is lossily compressed: a JPEG or a lossy WebP.
 
     A WebP in the extended form counts as lossy, since its first bytes don't tell it.
-
-    Args:
-        start: First `START_BYTES` of the image file, or all if it is smaller.
+    `start` are the first `START_BYTES` of the file, or all if it is smaller.
     """
     is_webp = start[:4] == b"RIFF" and start[8:12] == b"WEBP"
     return start.startswith(jpeg_header.START) or (is_webp and start[12:16] != b"VP8L")
 
 
 def keeps_its_size(start: bytes, image_format: str) -> bool:
-    """Returns whether a conversion is expected to store an image as it is.
+    """Returns whether a conversion to a format is expected to store an image as it is.
 
-    Args:
-        start: First `START_BYTES` of the image file, or all if it is smaller.
-        image_format: Format of the stored images, "jpeg" or "png".
+    `start` is as in `is_lossy`.
     """
     if image_format == "jpeg":
         return start.startswith(jpeg_header.START)
@@ -149,9 +140,8 @@ def to_jpeg(
     something is unusual: no end marker at the end, very few bytes for its size, or a
     rare kind of JPEG.
 
-    Args:
-        apply_exif_orientation: Whether to rotate and flip the image by its EXIF
-            orientation and re-encode it. The published recipes don't.
+    With `apply_exif_orientation`, the image is rotated and flipped by its EXIF
+    orientation and re-encoded. The published recipes don't.
 
     Raises:
         UserError: If the image can't be decoded, has too many pixels, or is truncated.
@@ -177,17 +167,7 @@ def to_jpeg(
                 image.load()
                 _check_complete(image, header, data)
             kind = _kind(image, header, data)
-            if kind is None and transpose is None:
-                return EncodedImage(data, image.height, image.width, None)
-            return _encode(
-                image,
-                header,
-                kind,
-                transpose,
-                format="JPEG",
-                quality=JPEG_QUALITY,
-                subsampling=JPEG_SUBSAMPLING,
-            )
+            return _encode(image, data, header, kind, transpose, "JPEG")
 
 
 def to_png(
@@ -196,8 +176,7 @@ def to_png(
     """Returns a losslessly compressed image as a PNG file without transparency.
 
     A PNG of at most 8 bits per channel without transparency is decoded as a check and
-    kept byte for byte. Anything else is re-encoded as an RGB PNG. The arguments are
-    those of `to_jpeg`.
+    kept byte for byte. Anything else is re-encoded as an RGB PNG.
 
     Raises:
         UserError: If the image can't be decoded, has too many pixels, or is a JPEG.
@@ -212,9 +191,7 @@ def to_png(
         if kind == "PNG" and not image.has_transparency_data:
             kind = None
         transpose = _transpose(image, apply_exif_orientation)
-        if kind is None and transpose is None:
-            return EncodedImage(data, image.height, image.width, None)
-        return _encode(image, None, kind, transpose, format="PNG")
+        return _encode(image, data, None, kind, transpose, "PNG")
 
 
 @contextlib.contextmanager
@@ -261,21 +238,23 @@ def _load(image: Image.Image, data: bytes) -> None:
 
 def _encode(
     image: Image.Image,
+    data: bytes,
     header: JpegHeader | None,
     kind: str | None,
     transpose: Image.Transpose | None,
-    **options: Any,
+    image_format: str,
 ) -> EncodedImage:
-    """Returns a decoded image as a new file; the options are those of Pillow."""
+    """Returns a decoded image as a new file, or its file if nothing is to be done."""
+    if kind is None and transpose is None:
+        return EncodedImage(data, image.height, image.width, None)
     rgb = _to_rgb(image, header)
     if transpose is not None:
         rgb = rgb.transpose(transpose)
     rgb.info = {}  # Otherwise Pillow copies metadata, such as a comment or a profile.
     file = io.BytesIO()
-    rgb.save(file, **options)
-    return EncodedImage(
-        file.getvalue(), rgb.height, rgb.width, kind or "EXIF orientation"
-    )
+    rgb.save(file, image_format, **_PILLOW_OPTIONS[image_format])
+    kind = kind or "EXIF orientation"
+    return EncodedImage(file.getvalue(), rgb.height, rgb.width, kind)
 
 
 def _check_side(image: Image.Image, name: str, kind: str, max_side: int) -> None:

@@ -26,33 +26,27 @@ _MAX_CLASSES_PER_EXAMPLE = 10
 
 @dataclasses.dataclass(frozen=True)
 class ScannedFile:
-    """The records of one file.
+    """The records of one file."""
 
-    Attributes:
-        name: POSIX path of the file relative to the folder of the set.
-        path: Path of the file.
-        num_bytes: Size of the file in bytes.
-        offsets: Byte offset of each record, `[num_records]`, int64.
-        labels: Label of each record as stored, `[num_records]`, int64.
-        class_names: Class name by label; empty if the records contain no names.
-        image_formats: Byte offset of the first record of each image format ("jpeg",
-            "png") that occurs.
-        is_oriented: Whether records say that --apply_exif_orientation was on.
-    """
-
-    name: str
+    name: str  # POSIX path relative to the folder of the set.
     path: pathlib.Path
     num_bytes: int
-    offsets: npt.NDArray[np.int64]
-    labels: npt.NDArray[np.int64]
-    class_names: dict[int, str]
+    offsets: npt.NDArray[np.int64]  # Byte offset of each record, `[num_records]`.
+    labels: npt.NDArray[np.int64]  # As stored, `[num_records]`.
+    # The byte offset of the first record of each image format ("jpeg", "png"), and of
+    # each pair of a label and a class name, if the records contain names.
     image_formats: dict[str, int]
-    is_oriented: bool
+    named_labels: dict[tuple[int, str], int]
+    is_oriented: bool  # Whether records say that --apply_exif_orientation was on.
 
     @property
     def num_records(self) -> int:
         """Number of records in the file."""
         return len(self.offsets)
+
+    def place(self, offset: int) -> str:
+        """Returns the name of a record for messages."""
+        return f"the record at byte {offset:,} of {self.path}"
 
 
 def make_if_missing(
@@ -78,47 +72,31 @@ def make_if_missing(
             can't be used.
     """
     with naming_failures(f"reading the records in {data_dir}"):
-        _make_if_missing(data_dir, report, file_begins)
-
-
-def _make_if_missing(
-    data_dir: str,
-    report: Callable[[str], None],
-    file_begins: Callable[[int, int], None],
-) -> None:
-    if manifest.find(data_dir) is not None:
-        return
-    layout = _find_layout(pathlib.Path(os.path.abspath(data_dir)))
-    if layout is None:
-        return
-    if (layout.root / manifest.CONVERSION_FOLDER).exists():
-        raise UserError(
-            f"the conversion to {layout.root} is incomplete; rerun"
-            " data_prep/imagenet_to_tfrecords.py with the same flags to resume it"
-        )
-    num_files = sum(map(len, layout.paths.values()))
-    numbers = itertools.count(1)
-    report(f"indexing the {num_files:,} record files in {layout.root} (only once)")
-    scanned: dict[str, list[ScannedFile]] = {}
-    for split, names in layout.paths.items():
-        scanned[split] = []
-        for name in names:
-            file_begins(next(numbers), num_files)
-            scanned[split].append(_scan_file(layout, name))
-        _check_counts(layout, split, scanned[split])
-    if manifest.find(data_dir) is not None:
-        report("another process has indexed them meanwhile")
-        return
-    for warning in _warnings(layout, scanned):
-        report(f"warning: {warning}")
-    try:
-        index_dir = _save_where_allowed(layout, scanned)
-    except UserError:  # A manifest that is there is never replaced.
+        if manifest.find(data_dir) is not None:
+            return
+        layout = _find_layout(pathlib.Path(os.path.abspath(data_dir)))
+        if layout is None:
+            return
+        if (layout.root / manifest.CONVERSION_FOLDER).exists():
+            raise UserError(
+                f"the conversion to {layout.root} is incomplete; rerun"
+                " data_prep/imagenet_to_tfrecords.py with the same flags to resume it"
+            )
+        num_files = sum(map(len, layout.paths.values()))
+        report(f"indexing the {num_files:,} record files in {layout.root} (only once)")
+        scanned = _scan(layout, lambda number: file_begins(number, num_files))
         if manifest.find(data_dir) is None:
-            raise
+            for warning in _warnings(layout, scanned):
+                report(f"warning: {warning}")
+            try:
+                index_dir = _save_where_allowed(layout, scanned)
+            except UserError:  # A manifest that is there is never replaced.
+                if manifest.find(data_dir) is None:
+                    raise
+            else:
+                report(f"wrote the index to {index_dir}")
+                return
         report("another process has indexed them meanwhile")
-        return
-    report(f"wrote the index to {index_dir}")
 
 
 def _find_layout(folder: pathlib.Path) -> Layout | None:
@@ -138,18 +116,31 @@ def _find_layout(folder: pathlib.Path) -> Layout | None:
     return layouts.find(version_folder) if version_folder else None
 
 
+def _scan(
+    layout: Layout, file_begins: Callable[[int], None]
+) -> dict[str, list[ScannedFile]]:
+    numbers = itertools.count(1)
+    scanned: dict[str, list[ScannedFile]] = {}
+    for split, names in layout.paths.items():
+        scanned[split] = []
+        for name in names:
+            file_begins(next(numbers))
+            scanned[split].append(_scan_file(layout, name))
+        _check_counts(layout, split, scanned[split])
+    return scanned
+
+
 def _scan_file(layout: Layout, name: str) -> ScannedFile:
     """Returns the offsets and labels of a file's records.
 
     Raises:
         UserError: If a record is corrupt or has no label or no JPEG or PNG image.
     """
-    path = layout.root / name
     num_bytes = 0
     offsets: list[int] = []
     labels: list[int] = []
-    class_names: dict[int, str] = {}
     image_formats: dict[str, int] = {}
+    named_labels: dict[tuple[int, str], int] = {}
     is_oriented = False
 
     def read(features: Features) -> tuple[int, str, str]:
@@ -162,26 +153,22 @@ def _scan_file(layout: Layout, name: str) -> ScannedFile:
         label = tf_example.integer_of(features, layout.label_key)
         return label, tf_example.image_format_of(encoded), class_name
 
-    for offset, num_record_bytes, values in tf_example.scan_file(path, read):
-        label, image_format, class_name = values
-        offsets.append(offset)
+    records = tf_example.scan_file(layout.root / name, read)
+    for offset, num_record_bytes, (label, image_format, class_name) in records:
         num_bytes += num_record_bytes
+        offsets.append(offset)
         labels.append(label)
         image_formats.setdefault(image_format, offset)
-        if class_name and class_names.setdefault(label, class_name) != class_name:
-            raise UserError(
-                f"label {label} must have the same class name in all records of {path};"
-                f" it is {class_name!r} in the record at byte {offset:,} and"
-                f" {class_names[label]!r} in an earlier one. Create the records again."
-            )
+        if class_name:
+            named_labels.setdefault((label, class_name), offset)
     return ScannedFile(
         name=name,
-        path=path,
+        path=layout.root / name,
         num_bytes=num_bytes,
         offsets=np.array(offsets, np.int64),
         labels=np.array(labels, np.int64),
-        class_names=class_names,
         image_formats=image_formats,
+        named_labels=named_labels,
         is_oriented=is_oriented,
     )
 
@@ -256,10 +243,9 @@ def _warnings(layout: Layout, scanned: dict[str, list[ScannedFile]]) -> Iterator
 
 
 def _place_of(label: int, files: Sequence[ScannedFile]) -> str:
-    """Returns the place of the first record with a label, for a message."""
+    """Returns the name of the first record with a label."""
     file = next(file for file in files if label in file.labels)
-    offset = file.offsets[np.flatnonzero(file.labels == label)[0]]
-    return f"the record at byte {offset:,} of {file.path}"
+    return file.place(file.offsets[np.flatnonzero(file.labels == label)[0]])
 
 
 def _all_files(scanned: dict[str, list[ScannedFile]]) -> list[ScannedFile]:
@@ -269,22 +255,19 @@ def _all_files(scanned: dict[str, list[ScannedFile]]) -> list[ScannedFile]:
 def _save_where_allowed(
     layout: Layout, scanned: dict[str, list[ScannedFile]]
 ) -> pathlib.Path:
-    index_dir = layout.root
-    try:
+    for index_dir in (layout.root, manifest.cache_folder(layout.root)):
         try:
-            _save(layout, scanned, index_dir)
-        except OSError as error:
-            if error.errno not in _NOT_WRITABLE:
-                raise
-            index_dir = manifest.cache_folder(layout.root)
             index_dir.mkdir(parents=True, exist_ok=True)
             _save(layout, scanned, index_dir)
-    except OSError as error:
-        raise UserError(
-            f"the index of the records in {layout.root} can't be written to"
-            f" {index_dir}: {error}. Set the environment variable RESNET_CPU_CACHE to a"
-            " writable folder."
-        ) from error
+            break
+        except OSError as error:
+            if index_dir == layout.root and error.errno in _NOT_WRITABLE:
+                continue
+            raise UserError(
+                f"the index of the records in {layout.root} can't be written to"
+                f" {index_dir}: {error}. Set the environment variable RESNET_CPU_CACHE"
+                " to a writable folder."
+            ) from error
     return index_dir
 
 
@@ -292,22 +275,15 @@ def _save(
     layout: Layout, scanned: dict[str, list[ScannedFile]], index_dir: pathlib.Path
 ) -> None:
     files = _all_files(scanned)
-    first_label, class_names = _classes(layout, files)
+    labels, class_names = _classes(layout, files)
     source: dict[str, Any] = {"indexed": layout.description}
     if any(file.is_oriented for file in files):
         source["apply_exif_orientation"] = True
     built = manifest.Manifest(
         class_names=class_names,
-        first_label=first_label,
+        first_label=labels.start,
         splits={
-            split: _save_split(
-                split,
-                # Some files are empty if a split has more files than records.
-                [file for file in scanned[split] if file.num_records],
-                first_label,
-                len(class_names),
-                index_dir,
-            )
+            split: _save_split(split, scanned[split], labels, index_dir)
             for split in scanned
         },
         source=source,
@@ -321,15 +297,16 @@ def _save(
 def _save_split(
     name: str,
     files: Sequence[ScannedFile],
-    first_label: int,
-    num_classes: int,
+    labels: range,
     index_dir: pathlib.Path,
 ) -> manifest.Split:
     def count(file: ScannedFile) -> npt.NDArray[np.int64]:
-        return np.bincount(file.labels - first_label, minlength=num_classes)
+        return np.bincount(file.labels - labels.start, minlength=len(labels))
 
+    # Some files are empty if a split has more files than records.
+    files = [file for file in files if file.num_records]
     # Counted twice: the counts of all files at once would need too much memory.
-    split_counts = np.zeros(num_classes, np.int64)
+    split_counts = np.zeros(len(labels), np.int64)
     for file in files:
         split_counts += count(file)
     shards = tuple(
@@ -349,49 +326,51 @@ def _save_split(
 
 def _classes(
     layout: Layout, files: Sequence[ScannedFile]
-) -> tuple[int, tuple[str, ...]]:
-    """Returns the first label and the class names in label order."""
+) -> tuple[range, tuple[str, ...]]:
+    """Returns the labels of all classes, and the class names in this order."""
     labels = np.concatenate([file.labels for file in files])
     if layout.class_names:
-        first_label, num_classes = 0, len(layout.class_names)
+        allowed = range(len(layout.class_names))
     else:
         first_label = 0 if labels.min() == 0 else tf_example.FIRST_LABEL
-        num_classes = layouts.MAX_CLASSES
+        allowed = range(first_label, first_label + layouts.MAX_CLASSES)
     for file in files:
-        classes = file.labels - first_label
-        wrong = np.flatnonzero((classes < 0) | (classes >= num_classes))
+        wrong = np.flatnonzero(
+            (file.labels < allowed.start) | (file.labels >= allowed.stop)
+        )
         if len(wrong):
             raise UserError(
-                f"the labels in {file.path} must be from {first_label} to"
-                f" {first_label + num_classes - 1:,}; the record at byte"
+                f"the labels in {file.path} must be from {allowed.start} to"
+                f" {allowed.stop - 1:,}; the record at byte"
                 f" {file.offsets[wrong[0]]:,} has the label {file.labels[wrong[0]]:,}"
             )
     if layout.class_names:
-        return first_label, layout.class_names
-    last_label = int(labels.max())
-    num_classes = last_label + 1 - first_label
-    if num_classes > max(_MAX_CLASSES, _MAX_CLASSES_PER_EXAMPLE * len(labels)):
+        return allowed, layout.class_names
+    present = range(allowed.start, int(labels.max()) + 1)
+    if len(present) > max(_MAX_CLASSES, _MAX_CLASSES_PER_EXAMPLE * len(labels)):
         raise UserError(
             f"the labels in {layout.root} must be those of its classes; there are"
-            f" {len(labels):,} examples, and {_place_of(last_label, files)} has the"
-            f" label {last_label:,}. Create the records again."
+            f" {len(labels):,} examples, and {_place_of(present[-1], files)} has the"
+            f" label {present[-1]:,}. Create the records again."
         )
-    return first_label, _names_of(range(first_label, last_label + 1), layout, files)
+    return present, _names_of(present, layout, files)
 
 
 def _names_of(
-    labels: Sequence[int], layout: Layout, files: Sequence[ScannedFile]
+    labels: range, layout: Layout, files: Sequence[ScannedFile]
 ) -> tuple[str, ...]:
     """Returns the class name of each label, from the records that contain names."""
     names: dict[int, str] = {}
+    places: dict[int, str] = {}
     for file in files:
-        for label, name in file.class_names.items():
+        for (label, name), offset in file.named_labels.items():
             if names.setdefault(label, name) != name:
                 raise UserError(
                     f"label {label} must have the same class name in all records of"
-                    f" {layout.root}; it is {name!r} in {file.path} and"
-                    f" {names[label]!r} in other files"
+                    f" {layout.root}; it is {name!r} in {file.place(offset)} and"
+                    f" {names[label]!r} in {places[label]}. Create the records again."
                 )
+            places.setdefault(label, file.place(offset))
     labels_of = {name: label for label, name in names.items()}
     for label, name in names.items():
         if labels_of[name] != label:
@@ -412,8 +391,7 @@ def _image_format(layout: Layout, files: Sequence[ScannedFile]) -> str:
     first: dict[str, str] = {}
     for file in files:
         for image_format, offset in file.image_formats.items():
-            place = f"the record at byte {offset:,} of {file.path}"
-            first.setdefault(image_format, place)
+            first.setdefault(image_format, file.place(offset))
     if len(first) > 1:
         raise UserError(
             f"the images in {layout.root} must be all JPEG or all PNG; the first JPEG"

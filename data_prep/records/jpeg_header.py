@@ -25,46 +25,32 @@ _ALONE = frozenset((0x01, *range(0xD0, 0xD9)))  # Markers without a length.
 # Tables have numbers: DC 0x00 to 0x03 and AC 0x10 to 0x13, as in the file, quantization
 # tables from 0x20.
 _QUANTIZATION = 0x20
-_UNSOUND = -1  # Stands for all tables of an invalid segment.
+_UNSOUND = frozenset((-1,))  # The tables of an invalid segment.
 # After a scan's data: 00 is a stuffed byte, D0 to D7 are restarts, FF is a fill byte.
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JpegHeader:
-    """Header of a JPEG file up to its first scan.
+    """Header of a JPEG file up to its first scan."""
 
-    Attributes:
-        process: Marker of the frame, such as `BASELINE`.
-        precision: Bits per sample.
-        height: Height in pixels; 0 if it stands after the image data.
-        width: Width in pixels.
-        sampling: Pair of horizontal and vertical sampling factors of each component.
-        adobe_transform: Transform of Adobe's segment: 0 for RGB or CMYK, 1 for YCbCr, 2
-            for YCCK; None without such a segment.
-        is_sound: Whether all tables for the first scan exist, and tables, frame and
-            scan contain nothing that decoders reject. Also False for some valid but
-            rare content.
-        has_exif: Whether the file has an EXIF segment.
-        scan_start: Byte offset of the end of the first scan's header.
-    """
-
-    process: int
-    precision: int
-    height: int
+    process: int  # Marker of the frame, such as `BASELINE`.
+    precision: int  # Bits per sample.
+    height: int  # In pixels; 0 if it stands after the image data.
     width: int
+    # Pair of horizontal and vertical sampling factors of each component.
     sampling: tuple[tuple[int, int], ...]
+    # Adobe's segment: 0 for RGB or CMYK, 1 for YCbCr, 2 for YCCK; None without it.
     adobe_transform: int | None
+    # Whether all tables for the first scan exist, and tables, frame and scan contain
+    # nothing that decoders reject. Also False for some valid but rare content.
     is_sound: bool
     has_exif: bool
-    scan_start: int
+    scan_start: int  # Byte offset of the end of the first scan's header.
 
 
 def parse(data: bytes) -> JpegHeader:
-    """Returns the header of a JPEG file.
-
-    Args:
-        data: Content of the file, starting with `START`.
+    """Returns the header of a file that starts with `START`.
 
     Raises:
         ValueError: If the header is truncated or corrupt, so that no image follows.
@@ -84,7 +70,7 @@ def parse(data: bytes) -> JpegHeader:
                 continue
             if marker in _ALONE:
                 if marker == _START_OF_IMAGE:  # A second one.
-                    tables.append(frozenset((_UNSOUND,)))
+                    tables.append(_UNSOUND)
                 position += 2
                 continue
             if marker == _END_OF_IMAGE:
@@ -104,7 +90,7 @@ def parse(data: bytes) -> JpegHeader:
             elif marker == _EXIF and data.startswith(b"Exif\0", begin):
                 has_exif = True
             elif marker not in _IGNORED:
-                tables.append(frozenset((_UNSOUND,)))
+                tables.append(_UNSOUND)
         components = frame[6 : 6 + 3 * frame[5]]
         needed = _tables_of_scan(process, frame, data[begin:position])
     except (IndexError, ValueError) as error:
@@ -117,18 +103,14 @@ def parse(data: bytes) -> JpegHeader:
         width=frame[3] << 8 | frame[4],
         sampling=tuple((factors >> 4, factors & 15) for factors in components[1::3]),
         adobe_transform=adobe_transform,
-        is_sound=_UNSOUND not in needed | defined and needed <= defined,
+        is_sound=_UNSOUND.isdisjoint(needed | defined) and needed <= defined,
         has_exif=has_exif,
         scan_start=position,
     )
 
 
 def find_end(data: bytes, scan_start: int) -> int | None:
-    """Returns the byte offset of the end marker, or None if it is missing.
-
-    Args:
-        scan_start: `JpegHeader.scan_start` of the file.
-    """
+    """Returns the byte offset of the end marker, or None if it is missing."""
     position = scan_start
     while (match := _NEXT_MARKER.search(data, position)) is not None:
         position = match.start()
@@ -141,11 +123,7 @@ def find_end(data: bytes, scan_start: int) -> int | None:
 
 
 def _tables_of_scan(process: int, frame: bytes, scan: bytes) -> frozenset[int]:
-    """Returns the numbers of the tables that the first scan needs.
-
-    Raises:
-        IndexError: If one of the segments is too short.
-    """
+    """Returns the numbers of the tables that the first scan needs."""
     num_components = frame[5]
     num_scanned = scan[0]
     identifiers = set(frame[6::3])
@@ -159,14 +137,14 @@ def _tables_of_scan(process: int, frame: bytes, scan: bytes) -> frozenset[int]:
         or len(set(scanned)) != num_scanned
         or not identifiers.issuperset(scanned)
     ):
-        return frozenset((_UNSOUND,))
+        return _UNSOUND
     needed = {_QUANTIZATION + table for table in frame[8::3]}
     needed.update(selector >> 4 for selector in selectors)
     if process == PROGRESSIVE:
         # The first scan has the upper bits of the DC coefficients; others refine them.
         first, last, bits = scan[-3:]
         if first != 0 or last != 0 or bits > 13:
-            return frozenset((_UNSOUND,))
+            return _UNSOUND
     else:
         needed.update(0x10 | selector & 15 for selector in selectors)
     return frozenset(needed)
@@ -186,14 +164,14 @@ def _huffman_tables(segment: bytes) -> frozenset[int]:
         for num_bits, count in enumerate(counts, start=1):
             code = 2 * code + count
             if code > 1 << num_bits:
-                return frozenset((_UNSOUND,))
+                return _UNSOUND
         is_dc = table < 0x10
         if (
             table not in (0, 1, 2, 3, 0x10, 0x11, 0x12, 0x13)
             or position > len(segment)
             or (is_dc and max(symbols, default=0) > 15)
         ):
-            return frozenset((_UNSOUND,))
+            return _UNSOUND
         defined.add(table)
     return frozenset(defined)
 
@@ -207,6 +185,6 @@ def _quantization_tables(segment: bytes) -> frozenset[int]:
         precision, table = segment[position] >> 4, segment[position] & 15
         position += 65 if precision == 0 else 129
         if precision > 1 or table > 3 or position > len(segment):
-            return frozenset((_UNSOUND,))
+            return _UNSOUND
         defined.add(_QUANTIZATION + table)
     return frozenset(defined)

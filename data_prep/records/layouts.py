@@ -27,28 +27,17 @@ _SHARD_NAME = re.compile(r"(train|validation)-(\d{5,})-of-(\d{5,})")
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The files and features of a record set; no record has been read.
+    """The files and features of a record set; no record has been read."""
 
-    Attributes:
-        root: Folder of the set.
-        paths: POSIX paths of the record files relative to `root`, in order, by split.
-        num_records: Expected number of records of each file, by split; empty if
-            unknown.
-        image_key: Name of the feature with the encoded image.
-        label_key: Name of the feature with the label.
-        name_key: Name of the feature with the class name; None if there is none.
-        class_names: Class names in label order from 0; None if unknown.
-        description: Description of the set and the program that wrote it.
-    """
-
-    root: pathlib.Path
-    paths: dict[str, list[str]]
-    num_records: dict[str, list[int]]
-    image_key: str
-    label_key: str
-    name_key: str | None
-    class_names: tuple[str, ...] | None
-    description: str
+    root: pathlib.Path  # Folder of the set.
+    paths: dict[str, list[str]]  # POSIX paths of the files in `root`, by split.
+    description: str  # Of the set and the program that wrote it.
+    # Expected number of records of each file, by split; empty if unknown.
+    num_records: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    image_key: str = tf_example.ENCODED  # The feature with the encoded image.
+    label_key: str = tf_example.LABEL
+    name_key: str | None = tf_example.SYNSET  # The class name; None if there is none.
+    class_names: tuple[str, ...] | None = None  # By labels from 0; None if unknown.
 
 
 def find(root: pathlib.Path) -> Layout | None:
@@ -59,15 +48,6 @@ def find(root: pathlib.Path) -> Layout | None:
     """
     if (root / INFO_FILE).is_file() and (root / _FEATURES_FILE).is_file():
         return _tfds_layout(root)
-    return _tpu_layout(root)
-
-
-def is_shard_name(name: str) -> bool:
-    """Returns whether a file name is that of a record file of the TPU scripts."""
-    return _SHARD_NAME.fullmatch(name) is not None
-
-
-def _tpu_layout(root: pathlib.Path) -> Layout | None:
     paths = {}
     for split in manifest.SPLITS:
         if names := _shard_names(root, split):
@@ -76,16 +56,12 @@ def _tpu_layout(root: pathlib.Path) -> Layout | None:
             paths[split] = [f"{split}/{name}" for name in names]
     if not paths:
         return None
-    return Layout(
-        root=root,
-        paths=paths,
-        num_records={},
-        image_key=tf_example.ENCODED,
-        label_key=tf_example.LABEL,
-        name_key=tf_example.SYNSET,
-        class_names=None,
-        description="records in the layout of the TPU scripts",
-    )
+    return Layout(root, paths, "records in the layout of the TPU scripts")
+
+
+def is_shard_name(name: str) -> bool:
+    """Returns whether a file name is that of a record file of the TPU scripts."""
+    return _SHARD_NAME.fullmatch(name) is not None
 
 
 def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
@@ -172,12 +148,12 @@ def _parse_tfds(root: pathlib.Path, info: Any, features: Any) -> Layout:
     return Layout(
         root=root,
         paths=paths,
+        description=f"tensorflow_datasets {info['name']} {info.get('version', '')}",
         num_records=num_records,
         image_key=image_key,
         label_key=label_key,
         name_key=None,
         class_names=_tfds_class_names(root / f"{label_key}.labels.txt", num_classes),
-        description=f"tensorflow_datasets {info['name']} {info.get('version', '')}",
     )
 
 
@@ -190,11 +166,11 @@ def _tfds_paths(dataset: str, part: dict[str, Any], num_shards: int) -> list[str
             DATASET=dataset,
             SPLIT=part["name"],
             FILEFORMAT="tfrecord",
-            SHARD_INDEX=f"{index:0{digits}d}",
+            SHARD_INDEX=index,
             NUM_SHARDS=total,
-            SHARD_X_OF_Y=f"{index:0{digits}d}-of-{total}",
+            SHARD_X_OF_Y=f"{index}-of-{total}",
         )
-        for index in range(num_shards)
+        for index in (f"{number:0{digits}d}" for number in range(num_shards))
     ]
 
 

@@ -17,20 +17,18 @@ import os
 import pathlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from data_prep.records import tf_example
+from data_prep.records.tf_example import RecordForm
 from resnet.base import atomic_files, json_file, regular_file
 from resnet.base.errors import UserError, naming_failures
 
 FILE_NAME = "manifest.json"
-TRAIN = "train"
-VALIDATION = "validation"
-SPLITS = (TRAIN, VALIDATION)
+SPLITS = TRAIN, VALIDATION = ("train", "validation")
 # State of an unfinished conversion, in the root of the set; removed at the end.
 CONVERSION_FOLDER = ".conversion"
 FORMAT_VERSION = 2
@@ -51,21 +49,13 @@ _VERSION_FOLDER = re.compile(r"\d+\.\d+\.\d+")  # Version folder of tensorflow_d
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One record file.
+    """One record file."""
 
-    Attributes:
-        path: POSIX path relative to the folder of the records.
-        num_records: Number of records, at least 1.
-        num_bytes: Size of the file.
-        sha256: SHA-256 in hexadecimal; None in sets that other programs wrote.
-        class_mixing: The statistic of `class_mixing.class_mixing`.
-    """
-
-    path: str
-    num_records: int
+    path: str  # POSIX, relative to the folder of the records.
+    num_records: int  # At least 1.
     num_bytes: int
-    sha256: str | None
-    class_mixing: float
+    sha256: str | None  # In hexadecimal; None in sets that other programs wrote.
+    class_mixing: float  # The statistic of `class_mixing.class_mixing`.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,21 +68,12 @@ class SkippedImage:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """One split of a record set.
+    """One split of a record set."""
 
-    Attributes:
-        name: `train` or `validation`.
-        shards: Shards in the order in which their records are numbered.
-        label_counts: Number of examples of each class, in label order.
-        offsets_path: POSIX path of the offsets file relative to the index folder.
-        offsets_sha256: SHA-256 of the offsets file in hexadecimal.
-        skipped_images: Images that the conversion skipped.
-    """
-
-    name: str
-    shards: tuple[Shard, ...]
-    label_counts: tuple[int, ...]
-    offsets_path: str
+    name: str  # One of `SPLITS`.
+    shards: tuple[Shard, ...]  # In the order in which their records are numbered.
+    label_counts: tuple[int, ...]  # Number of examples of each class, in label order.
+    offsets_path: str  # POSIX path of the offsets file in the index folder.
     offsets_sha256: str
     skipped_images: tuple[SkippedImage, ...] = ()
 
@@ -102,30 +83,13 @@ class Split:
         return sum(shard.num_records for shard in self.shards)
 
 
-@dataclasses.dataclass(frozen=True)
-class Manifest:
-    """The metadata of a record set.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest(RecordForm):
+    """The metadata of a record set."""
 
-    Attributes:
-        class_names: Synsets or folder names, in label order.
-        first_label: Label of the first class in the records.
-        splits: Splits by name; `train` or `validation` can be missing.
-        source: Origin and options of the conversion, as JSON values.
-        class_descriptions: Description of each class ("tench, Tinca tinca"), or empty.
-        image_key: Name of the feature with the encoded image.
-        label_key: Name of the feature with the label.
-        image_format: Format of all images, one of `IMAGE_FORMATS`.
-        format_version: Version of the manifest's layout.
-    """
-
-    class_names: tuple[str, ...]
-    first_label: int
-    splits: dict[str, Split]
-    source: dict[str, Any]
-    class_descriptions: tuple[str, ...] = ()
-    image_key: str = tf_example.ENCODED
-    label_key: str = tf_example.LABEL
-    image_format: str = "jpeg"
+    splits: dict[str, Split]  # By name; `train` or `validation` can be missing.
+    source: dict[str, Any]  # Origin and options of the conversion, as JSON values.
+    class_descriptions: tuple[str, ...] = ()  # "tench, Tinca tinca"; or empty.
     format_version: int = FORMAT_VERSION
 
     @property
@@ -161,76 +125,68 @@ def read_file(path: str | os.PathLike[str]) -> Manifest:
             if isinstance(split, dict):
                 split["name"] = name
         manifest = json_file.instance(Manifest, fields)
-        _check(manifest)
+        for problem in _inconsistencies(manifest):
+            raise UserError(problem)
     return manifest
 
 
-def _check(manifest: Manifest) -> None:
-    """Raises UserError if a manifest is inconsistent."""
+def _inconsistencies(manifest: Manifest) -> Iterator[str]:
+    """Yields clauses about what is inconsistent."""
     num_classes = len(manifest.class_names)
     num_described = len(manifest.class_descriptions)
+    splits = manifest.splits.values()
     if not manifest.class_names:
-        raise UserError("class_names is empty")
-    _check_unique(manifest.class_names, "class_names")
+        yield "class_names is empty"
+    if not splits:
+        yield "splits is empty"
     if num_described not in (0, num_classes):
-        raise UserError(
+        yield (
             f"class_descriptions describes {num_described} of the {num_classes} classes"
         )
-    _check_range(manifest.first_label, "first_label", 0)
+    yield from _out_of_range(manifest.first_label, "first_label", 0)
     for name in (manifest.image_key, manifest.label_key):
         if not _is_encodable(name):
-            raise UserError(f"the feature {name!r} can't be a name")
+            yield f"the feature {name!r} can't be a name"
     if manifest.image_format not in IMAGE_FORMATS:
-        raise UserError(
-            f"image_format must be {' or '.join(IMAGE_FORMATS)}; it is"
-            f" {manifest.image_format!r}"
-        )
-    if not manifest.splits:
-        raise UserError("splits is empty")
-    for split in manifest.splits.values():
-        _check_split(split, num_classes)
-    _check_unique(
-        (shard.path for split in manifest.splits.values() for shard in split.shards),
-        "shards",
-    )
+        expected = " or ".join(IMAGE_FORMATS)
+        yield f"image_format must be {expected}; it is {manifest.image_format!r}"
+    for split in splits:
+        yield from _inconsistencies_of_split(split, num_classes)
+    shards = [shard.path for split in splits for shard in split.shards]
+    for name, values in (("class_names", manifest.class_names), ("shards", shards)):
+        for value, count in Counter(values).items():
+            if count > 1:
+                yield f"{name} has {value!r} more than once"
 
 
-def _check_split(split: Split, num_classes: int) -> None:
+def _inconsistencies_of_split(split: Split, num_classes: int) -> Iterator[str]:
     where = f"split {split.name}"
     if not split.shards:
-        raise UserError(f"{where} has no shards")
+        yield f"{where} has no shards"
     for path in (split.offsets_path, *(shard.path for shard in split.shards)):
         if not is_inside(path):
-            raise UserError(
-                f"each path of {where} must be inside the set; one is {path!r:.200}"
-            )
+            yield f"each path of {where} must be inside the set; one is {path!r:.200}"
     for shard in split.shards:
-        _check_range(shard.num_bytes, f"num_bytes of {shard.path}", 1)
         most = shard.num_bytes
-        _check_range(shard.num_records, f"num_records of {shard.path}", 1, most)
-        _check_range(shard.class_mixing, f"class_mixing of {shard.path}", 0)
-    if len(split.label_counts) != num_classes:
-        raise UserError(
-            f"{where} counts {len(split.label_counts)} labels; there are {num_classes}"
-            " classes"
-        )
-    num_counted = sum(split.label_counts)
-    if min(split.label_counts) < 0 or num_counted != split.num_examples:
-        raise UserError(
+        yield from _out_of_range(most, f"num_bytes of {shard.path}", 1)
+        name = f"num_records of {shard.path}"
+        yield from _out_of_range(shard.num_records, name, 1, most)
+        yield from _out_of_range(shard.class_mixing, f"class_mixing of {shard.path}", 0)
+    num_counts, num_counted = len(split.label_counts), sum(split.label_counts)
+    if num_counts != num_classes:
+        yield f"{where} counts {num_counts} labels; there are {num_classes} classes"
+    if min(split.label_counts, default=0) < 0 or num_counted != split.num_examples:
+        yield (
             f"the label_counts of {where} add up to {num_counted} examples, its shards"
             f" to {split.num_examples}"
         )
 
 
-def _check_range(value: float, name: str, least: int, most: int = _MAX_COUNT) -> None:
+def _out_of_range(
+    value: float, name: str, least: int, most: int = _MAX_COUNT
+) -> Iterator[str]:
     if not least <= value <= most:
-        raise UserError(f"{name} must be from {least} to {most:,}; it is {value:,}")
-
-
-def _check_unique(values: Iterable[str], name: str) -> None:
-    repeated = [value for value, count in Counter(values).items() if count > 1]
-    if repeated:
-        raise UserError(f"{name} has {repeated[0]!r} more than once")
+        yield f"{name} must be from {least} to {most:,}; it is {value:,}"
 
 
 def is_inside(value: str) -> bool:
@@ -257,8 +213,7 @@ def shard_name(split: str, index: int, num_shards: int) -> str:
 def is_balanced(examples_per_rank: Iterable[float], mean: float) -> bool:
     """Returns whether the examples are spread evenly enough for `--shard_by=file`.
 
-    Args:
-        examples_per_rank: The number of training examples per rank of each node.
+    There is one number of training examples per rank for each node.
     """
     limit = MAX_IMBALANCE * mean
     return all(abs(number - mean) <= limit for number in examples_per_rank)
@@ -266,17 +221,12 @@ def is_balanced(examples_per_rank: Iterable[float], mean: float) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class RecordSet:
-    """A record set on disk.
-
-    Attributes:
-        manifest: Content of the set.
-        records_dir: Absolute path of the folder that the shards' paths are relative to.
-        index_dir: Absolute path of the folder with `manifest.json` and the offsets
-            files. It is `records_dir` unless that folder isn't writable.
-    """
+    """A record set on disk; both folders are absolute."""
 
     manifest: Manifest
-    records_dir: pathlib.Path
+    records_dir: pathlib.Path  # The folder that the shards' paths are relative to.
+    # The folder with `manifest.json` and the offsets files, which is `records_dir`
+    # unless that folder isn't writable.
     index_dir: pathlib.Path
 
 
@@ -298,10 +248,9 @@ def write(manifest: Manifest, index_dir: str | os.PathLike[str]) -> None:
 def load(data_dir: str, split: str) -> RecordSet:
     """Returns the record set in `data_dir`, which must contain a split.
 
-    Args:
-        data_dir: Root folder of the set or one of its split folders (`RECORDS/train`).
-            For a set prepared by tensorflow_datasets, the version folder or the folder
-            above it.
+    `data_dir` is the root folder of the set or one of its split folders
+    (`RECORDS/train`). For a set prepared by tensorflow_datasets, it is the version
+    folder or the folder above it.
 
     Raises:
         UserError: If the folder, the manifest or the split doesn't exist.
@@ -328,24 +277,28 @@ def find(data_dir: str) -> RecordSet | None:
     Raises:
         UserError: If the folder doesn't exist, or it or its manifest can't be read.
     """
+    folder = pathlib.Path(os.path.abspath(data_dir))
     with naming_failures(f"reading the record set in {data_dir}"):
-        return _find(pathlib.Path(os.path.abspath(data_dir)))
-
-
-def _find(folder: pathlib.Path) -> RecordSet | None:
-    if not folder.is_dir():
-        raise UserError(
-            f"data_dir must be a folder of record files; {folder} is not a folder"
-        )
-    if (own := _set_at(folder)) is not None:
-        return own
-    if folder.name in SPLITS:
-        above = _set_at(folder.parent)
+        if not folder.is_dir():
+            raise UserError(
+                f"data_dir must be a folder of record files; {folder} is not a folder"
+            )
+        if (own := _set_at(folder)) is not None:
+            return own
+        above = _set_at(folder.parent) if folder.name in SPLITS else None
         # A folder in the root of a set need not belong to it, whatever its name.
         if above is not None and folder.name in above.manifest.splits:
             return above
-    version_folder = only_version_folder(folder)
-    return _set_at(version_folder) if version_folder else None
+        version_folder = only_version_folder(folder)
+        return _set_at(version_folder) if version_folder else None
+
+
+def _set_at(records_dir: pathlib.Path) -> RecordSet | None:
+    for index_dir in (records_dir, cache_folder(records_dir)):
+        with contextlib.suppress(json_file.MissingFile):
+            manifest = read_file(index_dir / FILE_NAME)
+            return RecordSet(manifest, records_dir, index_dir)
+    return None
 
 
 def only_version_folder(folder: pathlib.Path) -> pathlib.Path | None:
@@ -372,8 +325,7 @@ def check_files(
 ) -> None:
     """Checks that a split's files exist and have the right sizes; reads no records.
 
-    Args:
-        shard_indices: Indices of the shards to check; None checks all.
+    Only the shards of these indices are checked; None stands for all.
 
     Raises:
         UserError: If a shard or the offsets file differs from the manifest.
@@ -381,13 +333,10 @@ def check_files(
     split = record_set.manifest.splits[split_name]
     indices = range(len(split.shards)) if shard_indices is None else shard_indices
     problems = [
-        problem
-        for index in indices
-        if (problem := _problem_of_shard(record_set.records_dir, split.shards[index]))
+        *(_problem_of_shard(record_set.records_dir, split.shards[i]) for i in indices),
+        _problem_of_offsets(record_set.index_dir, split),
     ]
-    if problem := _problem_of_offsets(record_set.index_dir, split):
-        problems.append(problem)
-    if problems:
+    if problems := list(filter(None, problems)):
         raise UserError(
             f"{len(problems)} of the {len(indices) + 1} files of split {split_name}"
             f" (shards and offsets) in {record_set.records_dir} don't match"
@@ -395,6 +344,30 @@ def check_files(
             f" {_remedy(record_set, split)} If each node has only some of the shards,"
             " train with --shard_by=file."
         )
+
+
+def _problem_of_shard(records_dir: pathlib.Path, shard: Shard) -> str | None:
+    path = records_dir / shard.path
+    try:
+        num_bytes = os.stat(path).st_size
+        if not os.access(path, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        return f"{shard.path} can't be read ({error.strerror})"
+    if num_bytes != shard.num_bytes:
+        return f"{shard.path} has {num_bytes:,} bytes; expected {shard.num_bytes:,}"
+    return None
+
+
+def _problem_of_offsets(index_dir: pathlib.Path, split: Split) -> str | None:
+    name, num_examples = split.offsets_path, split.num_examples
+    try:
+        shape = _map_array(index_dir / name).shape
+    except (OSError, ValueError, EOFError) as error:
+        return f"{name} can't be read ({error})"
+    if shape != (num_examples,):
+        return f"{name} has shape {shape}; expected ({num_examples},)"
+    return None
 
 
 def offsets_path(split_name: str) -> str:
@@ -409,9 +382,7 @@ def write_offsets(
 ) -> tuple[str, str]:
     """Writes a split's offsets file; returns its relative path and SHA-256.
 
-    Args:
-        split_name: `train` or `validation`.
-        offsets: Byte offset of each record in its shard, `[num_examples]`, int64.
+    `offsets` are the byte offsets of each record in its shard, `[num_examples]`.
 
     Raises:
         UserError: If there is a file of this name that doesn't contain offsets.
@@ -426,6 +397,20 @@ def write_offsets(
         )
     atomic_files.atomic_write_bytes(path, file.getvalue())
     return path.name, hashlib.sha256(file.getvalue()).hexdigest()
+
+
+def _contains_offsets(path: pathlib.Path) -> bool:
+    """Returns whether a file contains offsets, as that of an earlier index does."""
+    try:
+        array = _map_array(path)
+        return bool(array.ndim == 1 and array.dtype == np.int64)
+    except (OSError, ValueError, EOFError, AttributeError):  # An .npz has no ndim.
+        return False
+
+
+def _map_array(path: pathlib.Path) -> Any:
+    regular_file.open_regular(path).close()  # Not a pipe, which np.load would wait for.
+    return np.load(path, mmap_mode="r")
 
 
 def read_offsets(record_set: RecordSet, split: Split) -> npt.NDArray[np.int64]:
@@ -455,10 +440,18 @@ def read_offsets(record_set: RecordSet, split: Split) -> npt.NDArray[np.int64]:
             f"must contain {split.num_examples} values of type int64; it contains"
             f" {offsets.dtype} of shape {offsets.shape}"
         )
-    if path_of_wrong := _shard_with_other_offsets(split, offsets):
+    ends = np.cumsum([shard.num_records for shard in split.shards])
+    begins = np.concatenate([[0], ends[:-1]])
+    rises = np.ones(len(offsets), bool)
+    rises[1:] = offsets[1:] > offsets[:-1]
+    rises[begins] = offsets[begins] == 0
+    sizes = np.array([shard.num_bytes for shard in split.shards], np.int64)
+    is_good = np.logical_and.reduceat(rises, begins) & (offsets[ends - 1] < sizes)
+    if not is_good.all():
         raise refused(
-            f"contradicts {FILE_NAME}: the offsets of {path_of_wrong} must rise from 0"
-            " and be less than its size"
+            f"contradicts {FILE_NAME}: the offsets of"
+            f" {split.shards[is_good.argmin()].path} must rise from 0 and be less than"
+            " its size"
         )
     return offsets
 
@@ -467,21 +460,6 @@ def shard_of_example(split: Split) -> npt.NDArray[np.int32]:
     """Returns the index of each example's shard, `[num_examples]`, int32."""
     indices = np.arange(len(split.shards), dtype=np.int32)
     return np.repeat(indices, [shard.num_records for shard in split.shards])
-
-
-def _shard_with_other_offsets(
-    split: Split, offsets: npt.NDArray[np.int64]
-) -> str | None:
-    """Returns the path of the first shard whose offsets are impossible, or None."""
-    ends = np.cumsum([shard.num_records for shard in split.shards])
-    begins = np.concatenate([[0], ends[:-1]])
-    rises = np.ones(len(offsets), bool)
-    rises[1:] = offsets[1:] > offsets[:-1]
-    rises[begins] = offsets[begins] == 0
-    sizes = np.array([shard.num_bytes for shard in split.shards], np.int64)
-    is_good = np.logical_and.reduceat(rises, begins) & (offsets[ends - 1] < sizes)
-    wrong = np.flatnonzero(~is_good)
-    return split.shards[wrong[0]].path if len(wrong) else None
 
 
 def cache_folder(data_dir: str | os.PathLike[str]) -> pathlib.Path:
@@ -505,53 +483,6 @@ def cache() -> pathlib.Path:
     if named := os.environ.get("XDG_CACHE_HOME"):
         return pathlib.Path(os.path.abspath(named), "resnet-cpu")
     return pathlib.Path(os.path.expanduser("~/.cache/resnet-cpu"))
-
-
-def _set_at(records_dir: pathlib.Path) -> RecordSet | None:
-    for index_dir in (records_dir, cache_folder(records_dir)):
-        with contextlib.suppress(json_file.MissingFile):
-            manifest = read_file(index_dir / FILE_NAME)
-            return RecordSet(manifest, records_dir, index_dir)
-    return None
-
-
-def _problem_of_shard(records_dir: pathlib.Path, shard: Shard) -> str | None:
-    path = records_dir / shard.path
-    try:
-        num_bytes = os.stat(path).st_size
-    except OSError as error:
-        return f"{shard.path} can't be read ({error.strerror})"
-    if not os.access(path, os.R_OK):
-        return f"{shard.path} can't be read ({os.strerror(errno.EACCES)})"
-    if num_bytes != shard.num_bytes:
-        return f"{shard.path} has {num_bytes:,} bytes; expected {shard.num_bytes:,}"
-    return None
-
-
-def _contains_offsets(path: pathlib.Path) -> bool:
-    """Returns whether a file contains offsets, as that of an earlier index does."""
-    try:
-        array = _map_array(path)
-        return bool(array.ndim == 1 and array.dtype == np.int64)
-    except (OSError, ValueError, EOFError, AttributeError):  # An .npz has no ndim.
-        return False
-
-
-def _problem_of_offsets(index_dir: pathlib.Path, split: Split) -> str | None:
-    try:
-        shape = _map_array(index_dir / split.offsets_path).shape
-    except (OSError, ValueError, EOFError) as error:
-        return f"{split.offsets_path} can't be read ({error})"
-    if shape != (split.num_examples,):
-        return (
-            f"{split.offsets_path} has shape {shape}; expected ({split.num_examples},)"
-        )
-    return None
-
-
-def _map_array(path: pathlib.Path) -> Any:
-    regular_file.open_regular(path).close()  # Not a pipe, which np.load would wait for.
-    return np.load(path, mmap_mode="r")
 
 
 def _remedy(record_set: RecordSet, split: Split) -> str:

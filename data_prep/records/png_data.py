@@ -16,13 +16,8 @@ _ANCILLARY_BIT = 0x20  # Of the first byte of a chunk's name: a lower-case lette
 _NUM_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # By color type.
 # First column, first row, column step and row step of the passes of Adam7.
 _ADAM7 = (
-    (0, 0, 8, 8),
-    (4, 0, 8, 8),
-    (0, 4, 4, 8),
-    (2, 0, 4, 4),
-    (0, 2, 2, 4),
-    (1, 0, 2, 2),
-    (0, 1, 1, 2),
+    *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
+    *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
 )
 _NO_INTERLACE = ((0, 0, 1, 1),)
 _PIECE = 2**16  # Compressed bytes at a time, which become 2**26 at most.

@@ -4,6 +4,7 @@ The features are those of the TPU ResNet scripts (tensorflow/tpu,
 `tools/datasets/imagenet_to_gcs.py`), so either side reads the other's record sets.
 """
 
+import dataclasses
 import functools
 import mmap
 import os
@@ -36,41 +37,24 @@ _IMAGE_STARTS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 
 # Source: tensorflow/core/example/example.proto and feature.proto.
 _PROTO = """
-name: "example.proto"
-syntax: "proto3"
-message_type {
-  name: "BytesList"
-  field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED }
-}
-message_type {
-  name: "FloatList"
-  field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED }
-}
-message_type {
-  name: "Int64List"
-  field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED }
-}
-message_type {
-  name: "Feature"
+name: "example.proto" syntax: "proto3"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
+message_type { name: "Feature" oneof_decl { name: "kind" }
   field { name: "bytes_list" number: 1 type_name: "BytesList" oneof_index: 0 }
   field { name: "float_list" number: 2 type_name: "FloatList" oneof_index: 0 }
-  field { name: "int64_list" number: 3 type_name: "Int64List" oneof_index: 0 }
-  oneof_decl { name: "kind" }
-}
-message_type {
-  name: "Features"
+  field { name: "int64_list" number: 3 type_name: "Int64List" oneof_index: 0 } }
+message_type { name: "Features"
   field { name: "feature" number: 1 type_name: "FeatureEntry" label: LABEL_REPEATED }
-  nested_type {
-    name: "FeatureEntry"
+  nested_type { name: "FeatureEntry" options { map_entry: true }
     field { name: "key" number: 1 type: TYPE_STRING }
-    field { name: "value" number: 2 type_name: "Feature" }
-    options { map_entry: true }
-  }
-}
-message_type {
-  name: "Example"
-  field { name: "features" number: 1 type_name: "Features" }
-}
+    field { name: "value" number: 2 type_name: "Feature" } } }
+message_type { name: "Example"
+  field { name: "features" number: 1 type_name: "Features" } }
 """
 
 _Value = TypeVar("_Value")
@@ -91,13 +75,8 @@ def image_example(
     """Returns one labelled image as a serialized `tf.train.Example`.
 
     As in the TPU scripts, channels and color space are 3 and RGB for gray images too,
-    because they describe the decoded image.
-
-    Args:
-        label: `FIRST_LABEL` + class index.
-        filename: Name of the image's file without the folder.
-        image_format: Format of `encoded`, "jpeg" or "png".
-        is_oriented: Whether --apply_exif_orientation is on.
+    because they describe the decoded image. The label is `FIRST_LABEL` + class index;
+    `is_oriented` says whether --apply_exif_orientation is on.
     """
     features: dict[str, bytes | int] = {
         ENCODED: encoded,
@@ -134,11 +113,7 @@ def encode_example(features: Mapping[str, bytes | int]) -> bytes:
 
 
 def parse_example(data: bytes | memoryview) -> Features:
-    """Returns the features of a serialized `tf.train.Example`.
-
-    Raises:
-        ValueError: If `data` is not a serialized example.
-    """
+    """Returns the features of a serialized example; raises ValueError otherwise."""
     try:
         features: Features = _example_class().FromString(bytes(data)).features.feature
     except message.DecodeError as error:
@@ -151,47 +126,72 @@ def scan_file(
 ) -> Iterator[tuple[int, int, _Value]]:
     """Yields byte offset, number of bytes and a value of each record of a file.
 
+    `read` returns the value of a record's features, or raises a ValueError about them.
     The checksum of a record's length is verified but not that of its data, which
     `verification` does.
-
-    Args:
-        read: Function that returns the value of a record's features; it can raise a
-            ValueError about the record.
 
     Raises:
         UserError: If a record can't be used, or the file can't be read.
     """
-    content = _map(path)
+    content = memoryview(b"")
+    try:
+        with regular_file.open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size:  # The kernel reads a map ahead.
+                content = memoryview(
+                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                )
+    except OSError as error:
+        raise UserError(f"{path} can't be read ({error.strerror})") from error
     offset = 0
     while offset < len(content):
         try:
             data = tfrecord.read_record(content, offset, check_data=False)
             value = read(parse_example(data))
         except ValueError as error:
-            if not offset and bytes(content[: len(_GZIP_START)]) == _GZIP_START:
-                raise UserError(
+            problem = (
+                f"the record at byte {offset:,} of {path} can't be used: {error}. Copy"
+                " or create the record set again."
+            )
+            if not offset and content[: len(_GZIP_START)] == _GZIP_START:
+                problem = (
                     f"{path} must contain plain records; it is compressed with gzip."
                     " Decompress all record files of the set (gunzip) under their"
                     " names."
-                ) from error
-            raise UserError(
-                f"the record at byte {offset:,} of {path} can't be used: {error}. Copy"
-                " or create the record set again."
-            ) from error
+                )
+            raise UserError(problem) from error
         num_bytes = HEADER_BYTES + len(data) + FOOTER_BYTES
         yield offset, num_bytes, value
         offset += num_bytes
 
 
-def _map(path: str | os.PathLike[str]) -> memoryview:
-    """Returns a memory map of a file, which the kernel reads ahead."""
-    try:
-        with regular_file.open_regular(path) as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                return memoryview(b"")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except OSError as error:
-        raise UserError(f"{path} can't be read ({error.strerror})") from error
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordForm:
+    """What the records of a set have in common."""
+
+    class_names: tuple[str, ...]  # Synsets or folder names, in label order.
+    first_label: int  # Label of the first class in the records.
+    image_key: str = ENCODED  # The feature with the encoded image.
+    label_key: str = LABEL
+    image_format: str = "jpeg"  # Of all images; or "png".
+
+    def label_and_image(self, features: Features) -> tuple[int, bytes]:
+        """Returns the class index and the encoded image of a record.
+
+        Raises:
+            ValueError: If one of them is missing, no class has the label, or the first
+                bytes of the image are not those of its format.
+        """
+        label = integer_of(features, self.label_key)
+        last_label = self.first_label + len(self.class_names) - 1
+        if not self.first_label <= label <= last_label:
+            raise ValueError(
+                f"its label is {label:,}; expected {self.first_label} to {last_label:,}"
+            )
+        encoded = bytes_of(features, self.image_key)
+        image_format = image_format_of(encoded).upper()
+        if image_format != (expected := self.image_format.upper()):
+            raise ValueError(f"its image is a {image_format} file; expected {expected}")
+        return label - self.first_label, encoded
 
 
 def integer_of(features: Features, name: str) -> int:
@@ -201,8 +201,7 @@ def integer_of(features: Features, name: str) -> int:
 
 def bytes_of(features: Features, name: str) -> bytes:
     """Returns the value of a feature; raises ValueError if it isn't one bytes value."""
-    value: bytes = _only_value(features, name, "bytes_list", "a string of bytes")
-    return value
+    return bytes(_only_value(features, name, "bytes_list", "a string of bytes"))
 
 
 def text_of(features: Features, name: str) -> str:
@@ -211,11 +210,7 @@ def text_of(features: Features, name: str) -> str:
 
 
 def image_format_of(encoded: bytes) -> str:
-    """Returns the format of an image, "jpeg" or "png", by its first bytes.
-
-    Raises:
-        ValueError: If the image has neither format.
-    """
+    """Returns the format of an image, "jpeg" or "png"; else raises ValueError."""
     for image_format, start in _IMAGE_STARTS.items():
         if encoded.startswith(start):
             return image_format

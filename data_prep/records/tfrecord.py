@@ -1,6 +1,9 @@
-"""The records of a TFRecord file: length, data and their checksums.
+"""The records of a TFRecord file, read and written without TensorFlow.
 
-Reading and writing need no TensorFlow.
+A record is the u64 length of its data, the u32 checksum of the length's 8 bytes, the
+data and its u32 checksum, all little-endian.
+
+Source: tensorflow/core/lib/io/record_writer.h.
 """
 
 import mmap
@@ -16,13 +19,7 @@ _U32 = struct.Struct("<I")
 
 
 def frame_record(data: bytes) -> bytes:
-    """Returns `data` as one record of a TFRecord file.
-
-    The layout is u64 length, u32 checksum of the length's 8 bytes, data, u32 checksum
-    of the data, all little-endian.
-
-    Source: tensorflow/core/lib/io/record_writer.h.
-    """
+    """Returns `data` as one record of a TFRecord file."""
     length = struct.pack("<Q", len(data))
     header = length + _U32.pack(masked_crc32c(length))
     return b"".join((header, data, _U32.pack(masked_crc32c(data))))
@@ -48,11 +45,9 @@ def read_at(path: str | os.PathLike[str], offset: int) -> memoryview:
 def read_record(
     content: bytes | memoryview | mmap.mmap, offset: int, check_data: bool = True
 ) -> memoryview:
-    """Returns the data of one record.
+    """Returns the data of the record at a byte offset; checks its length's checksum.
 
-    Args:
-        offset: Byte offset of the record in `content`.
-        check_data: Whether to check the checksum of the data beside the length's.
+    With `check_data`, it checks that of the data too.
 
     Raises:
         ValueError: If a checksum doesn't match or the record is truncated.
@@ -72,10 +67,7 @@ def read_record(
 
 
 def record_length(header: bytes | memoryview) -> int:
-    """Returns the length of a record's data in bytes after a check of its checksum.
-
-    Args:
-        header: First `HEADER_BYTES` bytes of the record.
+    """Returns the length of a record's data, by its first `HEADER_BYTES` bytes.
 
     Raises:
         ValueError: If the checksum doesn't match or the header is truncated.

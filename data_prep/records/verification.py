@@ -6,7 +6,7 @@ import io
 import itertools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 import numpy as np
@@ -16,7 +16,6 @@ from PIL import Image
 from data_prep import worker_processes
 from data_prep.records import manifest, tf_example, tfrecord
 from data_prep.records.manifest import Manifest, RecordSet, Shard
-from data_prep.records.tf_example import Features
 from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from resnet.base import regular_file
 from resnet.base.errors import UserError
@@ -28,19 +27,12 @@ _MAX_PROBLEMS_PER_FILE = 100  # Every record of a file from another set is a pro
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One problem of a file or of one of its records.
+    """One problem of a file or of one of its records."""
 
-    Attributes:
-        path: Path of the file.
-        offset: Byte offset of the record; None if the whole file has the problem.
-        what: Clause that describes the problem.
-        count: Number of corrupt records or files that it stands for.
-    """
-
-    path: str
-    offset: int | None
-    what: str
-    count: int = 1
+    path: str  # Of the file.
+    offset: int | None  # Of the record in bytes; None if the whole file is meant.
+    what: str  # Clause that describes the problem.
+    count: int = 1  # Number of corrupt records or files that it stands for.
 
     def __str__(self) -> str:
         place = "" if self.offset is None else f" at byte {self.offset}"
@@ -58,19 +50,12 @@ class _Job:
     contents: Manifest
 
 
-@dataclasses.dataclass(frozen=True)
-class _ShardResult:
-    job: _Job
-    problems: list[Problem]
-    label_counts: npt.NDArray[np.int64]
-
-
 def verify(
     record_set: RecordSet,
     num_processes: int,
     report_records: Callable[[int], None],
 ) -> list[Problem]:
-    """Reads every byte of a record set and returns its problems.
+    """Reads every byte of a record set and returns its problems by path and offset.
 
     The records are found by their offsets, so that one corrupt record doesn't hide the
     next. The checks are: file sizes; both checksums of each record; no gap and no
@@ -84,9 +69,6 @@ def verify(
             shards and keeps one record in memory.
         report_records: Function that is called with the number of records of each
             shard when the shard has been read.
-
-    Returns:
-        All problems, sorted by path and offset.
 
     Raises:
         UserError: If a worker process died.
@@ -117,26 +99,26 @@ def verify(
             )
             begin = end
 
-    def take(result: _ShardResult) -> None:
-        problems.extend(result.problems)
-        counts[result.job.split_name] += result.label_counts
-        report_records(result.job.shard.num_records)
+    def take(result: tuple[_Job, list[Problem], npt.NDArray[np.int64]]) -> None:
+        job, problems_of_shard, label_counts = result
+        problems.extend(problems_of_shard)
+        counts[job.split_name] += label_counts
+        report_records(job.shard.num_records)
 
     worker_processes.run(_check_shard, jobs, min(num_processes, len(jobs)), take)
     if not problems:  # The counts of a corrupt set would differ anyway.
-        problems += _check_label_counts(record_set, counts)
-    return sorted(problems, key=_place)
+        problems += _wrong_label_counts(record_set, counts)
+
+    def place(problem: Problem) -> tuple[str, int]:
+        return problem.path, -1 if problem.offset is None else problem.offset
+
+    return sorted(problems, key=place)
 
 
-def _place(problem: Problem) -> tuple[str, int]:
-    return problem.path, -1 if problem.offset is None else problem.offset
-
-
-def _check_label_counts(
+def _wrong_label_counts(
     record_set: RecordSet, counts: dict[str, npt.NDArray[np.int64]]
-) -> list[Problem]:
+) -> Iterator[Problem]:
     contents = record_set.manifest
-    problems = []
     for name, split in contents.splits.items():
         wrong = np.flatnonzero(counts[name] != split.label_counts)
         if len(wrong):
@@ -146,13 +128,11 @@ def _check_label_counts(
                 f" {contents.class_names[label]!r}, the records contain"
                 f" {counts[name][label]:,}; {len(wrong):,} classes differ"
             )
-            path = str(record_set.index_dir / manifest.FILE_NAME)
-            problems.append(Problem(path, None, what))
-    return problems
+            yield Problem(str(record_set.index_dir / manifest.FILE_NAME), None, what)
 
 
-def _check_shard(job: _Job) -> _ShardResult:
-    """Reads one shard; runs in a worker process."""
+def _check_shard(job: _Job) -> tuple[_Job, list[Problem], npt.NDArray[np.int64]]:
+    """Returns a shard's problems and label counts; runs in a worker process."""
     counts = np.zeros(len(job.contents.class_names), np.int64)
     problems: list[Problem] = []
     try:
@@ -172,7 +152,11 @@ def _check_shard(job: _Job) -> _ShardResult:
                 " it is not the file that was written"
             )
             problems.append(Problem(job.path, None, what))
-    return _ShardResult(job, _shortened(problems), counts)
+    num_more = len(problems) - _MAX_PROBLEMS_PER_FILE
+    if num_more > 0:
+        what = f"{num_more:,} more of its records are corrupt"
+        problems[_MAX_PROBLEMS_PER_FILE:] = [Problem(job.path, None, what, num_more)]
+    return job, problems, counts
 
 
 def _check_records(
@@ -180,17 +164,15 @@ def _check_records(
 ) -> str:
     """Checks all records of a shard and returns the SHA-256 of their bytes."""
     digest = hashlib.sha256()
-    offsets = job.offsets
     num_bytes = os.fstat(file.fileno()).st_size
-    end_of_last = job.shard.num_bytes
-    if offsets is None:
-        offsets = _follow_lengths(file)
-        end_of_last = num_bytes
-        if len(offsets) != job.shard.num_records:
-            what = f"it has {len(offsets):,} records; expected"
-            what += f" {job.shard.num_records:,}"
+    if job.offsets is None:
+        bounds = [*_follow_lengths(file), num_bytes]
+        if (num_records := len(bounds) - 1) != job.shard.num_records:
+            what = f"it has {num_records:,} records; expected {job.shard.num_records:,}"
             problems.append(Problem(job.path, None, what))
-    for offset, end in itertools.pairwise([*offsets.tolist(), end_of_last]):
+    else:
+        bounds = [*job.offsets.tolist(), job.shard.num_bytes]
+    for offset, end in itertools.pairwise(bounds):
         length = max(0, min(end, num_bytes) - offset)
         if length > _MAX_RECORD_BYTES:
             what = f"it is {length:,} bytes long; at most {_MAX_RECORD_BYTES:,}"
@@ -200,18 +182,30 @@ def _check_records(
         record = file.read(length)
         digest.update(record)
         try:
-            label = _check_record(job, record)
+            counts[_check_record(job.contents, record)] += 1
         except ValueError as error:
             problems.append(Problem(job.path, offset, str(error)))
-        else:
-            counts[label - job.contents.first_label] += 1
         if not record:
             break  # The file is truncated here.
     return digest.hexdigest()
 
 
-def _check_record(job: _Job, record: bytes) -> int:
-    """Returns the label of a good record, the bytes up to the next one's offset.
+def _follow_lengths(file: BinaryIO) -> Iterator[int]:
+    """Yields the offsets of a file's records up to the first corrupt length."""
+    num_bytes = os.fstat(file.fileno()).st_size
+    offset = 0
+    while offset < num_bytes:
+        yield offset
+        header = os.pread(file.fileno(), HEADER_BYTES, offset)
+        try:
+            length = tfrecord.record_length(header)
+        except ValueError:
+            return
+        offset += HEADER_BYTES + length + FOOTER_BYTES
+
+
+def _check_record(contents: Manifest, record: bytes) -> int:
+    """Returns the class of a good record, the bytes up to the next one's offset.
 
     Raises:
         ValueError: If the record is corrupt or not as expected.
@@ -224,36 +218,18 @@ def _check_record(job: _Job, record: bytes) -> int:
             f" {len(record):,} bytes"
         )
     features = tf_example.parse_example(data)
-    contents = job.contents
-    label = tf_example.integer_of(features, contents.label_key)
-    first_label, num_classes = contents.first_label, len(contents.class_names)
-    if not 0 <= label - first_label < num_classes:
-        raise ValueError(
-            f"its label is {label:,}; expected {first_label} to"
-            f" {first_label + num_classes - 1:,}"
-        )
-    _check_class_name(features, label, contents.class_names[label - first_label])
-    encoded = tf_example.bytes_of(features, contents.image_key)
-    image_format = tf_example.image_format_of(encoded)
-    if image_format != contents.image_format:
-        raise ValueError(
-            f"its image is a {image_format.upper()} file; expected"
-            f" {contents.image_format.upper()}"
-        )
-    if not encoded.endswith(_IMAGE_ENDS[image_format]):  # As in some good images.
-        _decode(encoded)
-    return label
-
-
-def _check_class_name(features: Features, label: int, expected: str) -> None:
-    """Raises ValueError if a record has another class name than that of its label."""
+    class_index, encoded = contents.label_and_image(features)
     if tf_example.SYNSET in features and features[tf_example.SYNSET].bytes_list.value:
         name = tf_example.text_of(features, tf_example.SYNSET)
-        if name and name != expected:
+        if name and name != contents.class_names[class_index]:
             raise ValueError(
-                f"its class is {name!r}, but its label {label:,} is that of"
-                f" {expected!r}"
+                f"its class is {name!r}, but its label"
+                f" {contents.first_label + class_index:,} is that of"
+                f" {contents.class_names[class_index]!r}"
             )
+    if not encoded.endswith(_IMAGE_ENDS[contents.image_format]):  # Some are good.
+        _decode(encoded)
+    return class_index
 
 
 def _decode(encoded: bytes) -> None:
@@ -265,29 +241,3 @@ def _decode(encoded: bytes) -> None:
                 image.load()
     except Exception as error:  # Pillow's decoders raise errors of any type.
         raise ValueError(f"its image can't be decoded: {error}") from error
-
-
-def _follow_lengths(file: BinaryIO) -> npt.NDArray[np.int64]:
-    """Returns the offsets of a file's records up to the first corrupt length, int64."""
-    num_bytes = os.fstat(file.fileno()).st_size
-    offsets = []
-    offset = 0
-    while offset < num_bytes:
-        offsets.append(offset)
-        header = os.pread(file.fileno(), HEADER_BYTES, offset)
-        try:
-            length = tfrecord.record_length(header)
-        except ValueError:
-            break
-        offset += HEADER_BYTES + length + FOOTER_BYTES
-    return np.array(offsets, np.int64)
-
-
-def _shortened(problems: list[Problem]) -> list[Problem]:
-    """Returns the first problems of a file and a count of the others."""
-    if len(problems) <= _MAX_PROBLEMS_PER_FILE:
-        return problems
-    rest = len(problems) - _MAX_PROBLEMS_PER_FILE
-    path = problems[0].path
-    more = Problem(path, None, f"{rest:,} more of its records are corrupt", rest)
-    return [*problems[:_MAX_PROBLEMS_PER_FILE], more]

@@ -6,13 +6,11 @@ ILSVRC2012_img_val.tar      ILSVRC2012_val_00000001.JPEG ..., perhaps in a folde
 The classes are always ImageNet's 1,000, in the published label order.
 """
 
-import dataclasses
-import itertools
 import os
 import pathlib
 import posixpath
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from data_prep.records.manifest import TRAIN, VALIDATION
@@ -27,31 +25,7 @@ NUM_IMAGES = {  # In the complete archives.
     VALIDATION: imagenet_labels.NUM_VALIDATION,
 }
 _EXTENSIONS = (".jpeg", ".jpg")  # In any case.
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Member:
-    """A file in an archive."""
-
-    filename: str  # Without the folder.
-    offset: int  # Of the content in the archive.
-    num_bytes: int
-
-    @property
-    def end(self) -> int:
-        """Byte offset of the content's end in the archive."""
-        return self.offset + self.num_bytes
-
-    @property
-    def is_image(self) -> bool:
-        """Whether the file name has the extension of an image."""
-        return self.filename.lower().endswith(_EXTENSIONS)
-
-    def entry(self, archive: pathlib.Path, class_index: int) -> Entry:
-        """Returns the image for an `ImageList`."""
-        return Entry(
-            str(archive), self.filename, class_index, self.offset, self.num_bytes
-        )
+_NO_CLASS = -1
 
 
 def find(root: pathlib.Path) -> list[pathlib.Path]:
@@ -61,26 +35,23 @@ def find(root: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read(root: pathlib.Path) -> Source:
-    """Returns the images of the archives in `root`; reads only the tar headers.
+    """Returns the images of the archives that `find` finds; reads only the tar headers.
 
     The images of a split are sorted by class and file name.
-
-    Args:
-        root: Folder in which `find` finds at least one archive.
 
     Raises:
         UserError: If an archive is truncated or corrupt or has unexpected content.
         OSError: If an archive can't be read.
     """
     splits = {}
-    ignored: list[_Member] = []
+    ignored: list[Entry] = []
     for archive in find(root):
-        split, entries = VALIDATION, _validation_images
+        split, images_in = VALIDATION, _validation_images
         if archive.name == TRAIN_ARCHIVE:
-            split, entries = TRAIN, _train_images
-        splits[split] = ImageList.of(
-            imagenet_labels.synsets(), entries(archive, ignored)
-        )
+            split, images_in = TRAIN, _train_images
+        with open(archive, "rb", buffering=0) as file:
+            images = images_in(archive, file, ignored)
+            splits[split] = ImageList.of(imagenet_labels.synsets(), images)
         if not len(splits[split]):
             raise UserError(
                 f"{archive} must contain ImageNet's {split} images; it contains none."
@@ -102,67 +73,79 @@ def read(root: pathlib.Path) -> Source:
     )
 
 
-def _train_images(archive: pathlib.Path, ignored: list[_Member]) -> Iterator[Entry]:
+def _train_images(
+    archive: pathlib.Path, file: BinaryIO, ignored: list[Entry]
+) -> Iterator[Entry]:
     """Yields the images of the archives in an archive, and lists other files."""
     class_index = {name: index for index, name in enumerate(imagenet_labels.synsets())}
-    inner_archives: dict[int, _Member] = {}
-    with open(archive, "rb", buffering=0) as file:
-        for member in _members(file, str(archive), 0, os.path.getsize(archive)):
-            synset, extension = os.path.splitext(member.filename)
-            if extension != ".tar":
-                ignored.append(member)
-                continue
-            if synset not in class_index:
-                raise UserError(
-                    f"{archive} must contain one archive per ImageNet class, such as"
-                    f" n01440764.tar; it contains {member.filename!r}. Use the"
-                    f" {TRAIN_ARCHIVE} of ILSVRC 2012."
-                )
-            if class_index[synset] in inner_archives:
-                raise UserError(_twice(str(archive), member.filename))
-            inner_archives[class_index[synset]] = member
-        for index, inner in sorted(inner_archives.items()):
-            where = f"{archive}: {inner.filename}"
-            members = list(_members(file, where, inner.offset, inner.end))
-            ignored += [member for member in members if not member.is_image]
-            images = sorted(
-                member.entry(archive, index) for member in members if member.is_image
+    inner_archives = []
+    for member in _members(file, str(archive), 0, os.path.getsize(archive)):
+        synset, extension = os.path.splitext(member.filename)
+        if extension != ".tar":
+            ignored.append(member)
+            continue
+        if synset not in class_index:
+            raise UserError(
+                f"{archive} must contain one archive per ImageNet class, such as"
+                f" n01440764.tar; it contains {member.filename!r}. Use the"
+                f" {TRAIN_ARCHIVE} of ILSVRC 2012."
             )
-            _check_names(where, images)
-            yield from images
+        inner_archives.append(member._replace(class_index=class_index[synset]))
+    for inner in _each_once(str(archive), inner_archives):
+        where = f"{archive}: {inner.filename}"
+        images: list[Entry] = []
+        for member in _members(
+            file, where, inner.offset, inner.offset + inner.num_bytes
+        ):
+            of_class = member._replace(path=inner.path, class_index=inner.class_index)
+            (images if _is_image(member) else ignored).append(of_class)
+        yield from _each_once(where, images)
 
 
 def _validation_images(
-    archive: pathlib.Path, ignored: list[_Member]
-) -> Iterable[Entry]:
-    """Returns the images of an archive, and lists other files."""
+    archive: pathlib.Path, file: BinaryIO, ignored: list[Entry]
+) -> Iterator[Entry]:
+    """Yields the images of an archive, and lists other files."""
     class_index = {name: index for index, name in enumerate(imagenet_labels.synsets())}
-    images: list[Entry] = []
-    with open(archive, "rb", buffering=0) as file:
-        for member in _members(file, str(archive), 0, os.path.getsize(archive)):
-            if not member.is_image:
-                ignored.append(member)
-                continue
-            synset = imagenet_labels.validation_synset(member.filename)
-            if synset is None:
-                raise UserError(
-                    f"the images of {archive} must be named"
-                    " ILSVRC2012_val_00000001.JPEG to ILSVRC2012_val_00050000.JPEG; one"
-                    f" is named {member.filename!r}. Use the {VALIDATION_ARCHIVE} of"
-                    " ILSVRC 2012."
-                )
-            images.append(member.entry(archive, class_index[synset]))
-    images.sort(key=lambda image: (image.class_index, image.filename))
-    _check_names(str(archive), images)
-    return images
+    images = []
+    for member in _members(file, str(archive), 0, os.path.getsize(archive)):
+        if not _is_image(member):
+            ignored.append(member)
+            continue
+        synset = imagenet_labels.validation_synset(member.filename)
+        if synset is None:
+            raise UserError(
+                f"the images of {archive} must be named"
+                " ILSVRC2012_val_00000001.JPEG to ILSVRC2012_val_00050000.JPEG; one"
+                f" is named {member.filename!r}. Use the {VALIDATION_ARCHIVE} of"
+                " ILSVRC 2012."
+            )
+        images.append(member._replace(class_index=class_index[synset]))
+    yield from _each_once(str(archive), images)
 
 
-def _members(file: BinaryIO, name: str, start: int, end: int) -> Iterator[_Member]:
+def _is_image(member: Entry) -> bool:
+    return member.filename.lower().endswith(_EXTENSIONS)
+
+
+def _each_once(where: str, members: list[Entry]) -> Iterator[Entry]:
+    """Yields the members sorted by class and name, which must be there once."""
+    previous = ""
+    for member in sorted(members, key=lambda m: (m.class_index, m.filename)):
+        if member.filename == previous:
+            raise UserError(
+                f"{where} must contain each file once; it contains {previous!r} twice."
+                " Copy the archive again."
+            )
+        previous = member.filename
+        yield member
+
+
+def _members(file: BinaryIO, name: str, start: int, end: int) -> Iterator[Entry]:
     """Yields the files in a tar archive, without folders, links and hidden files.
 
-    Args:
-        start: Byte offset of the archive in `file`.
-        end: Byte offset of the archive's end in `file`.
+    The archive is from byte `start` to byte `end` of `file`. Its `name` is the path of
+    the members, which have no class.
 
     Raises:
         UserError: If a member extends past the end, a header is corrupt, or the
@@ -186,7 +169,7 @@ def _members(file: BinaryIO, name: str, start: int, end: int) -> Iterator[_Membe
                 )
             filename = posixpath.basename(info.name)
             if info.isreg() and not info.issparse() and not filename.startswith("."):
-                yield _Member(filename, info.offset_data, info.size)
+                yield Entry(name, filename, _NO_CLASS, info.offset_data, info.size)
         last = archive.offset
     except tarfile.TarError as error:
         raise UserError(
@@ -201,17 +184,3 @@ def _members(file: BinaryIO, name: str, start: int, end: int) -> Iterator[_Membe
             f"{name} is truncated or corrupt: at byte {last:,} there is neither a"
             " member nor the archive's end marker. Copy the archive again."
         )
-
-
-def _check_names(where: str, images: list[Entry]) -> None:
-    """Raises UserError if a sorted list contains a name twice."""
-    for first, second in itertools.pairwise(images):
-        if first.filename == second.filename:
-            raise UserError(_twice(where, first.filename))
-
-
-def _twice(where: str, filename: str) -> str:
-    return (
-        f"{where} must contain each file once; it contains {filename!r} twice. Copy"
-        " the archive again."
-    )

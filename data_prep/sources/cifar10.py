@@ -38,26 +38,20 @@ class _Version:
     folder: str  # In the archive.
     archive: str
     meta_file: str  # With the names of the classes.
-    extension: str  # Of the files with the images.
-
-    @property
-    def is_binary(self) -> bool:
-        """Whether it is the binary version, without pickles."""
-        return bool(self.extension)
+    extension: str  # Of the files with the images; empty if these are pickles.
 
     @property
     def files(self) -> list[str]:
         """Names of all files."""
-        names = [name for batches in BATCHES.values() for name in batches]
+        names = (*BATCHES[TRAIN], *BATCHES[VALIDATION])
         return [self.meta_file, *(name + self.extension for name in names)]
 
 
-_VERSIONS = (
-    _Version(
-        "cifar-10-batches-bin", "cifar-10-binary.tar.gz", "batches.meta.txt", ".bin"
-    ),
-    _Version("cifar-10-batches-py", "cifar-10-python.tar.gz", "batches.meta", ""),
+_BINARY = _Version(
+    "cifar-10-batches-bin", "cifar-10-binary.tar.gz", "batches.meta.txt", ".bin"
 )
+_PYTHON = _Version("cifar-10-batches-py", "cifar-10-python.tar.gz", "batches.meta", "")
+_VERSIONS = (_BINARY, _PYTHON)
 ARCHIVES = tuple(version.archive for version in _VERSIONS)
 
 
@@ -78,11 +72,10 @@ def find(root: pathlib.Path) -> pathlib.Path | None:
 
 
 def read(root: pathlib.Path) -> Source:
-    """Returns the images of a folder in which `find` finds CIFAR-10.
+    """Returns the images of the CIFAR-10 that `find` finds, all in memory.
 
     They are in published order. Both versions give images of the same names,
-    "data_batch_1_00000.png" and so on, so their records are equal. All pixels are in
-    memory.
+    "data_batch_1_00000.png" and so on, so their records are equal.
 
     Raises:
         UserError: If a file is missing, truncated or not as published.
@@ -108,8 +101,8 @@ def read(root: pathlib.Path) -> Source:
         )
     class_names = _class_names(path, version, files[version.meta_file])
     splits = {
-        split: _list_split(path, version, files, names, class_names)
-        for split, names in BATCHES.items()
+        split: _list_split(path, version, split, files, class_names)
+        for split in BATCHES
     }
     return Source(
         class_names=class_names,
@@ -124,13 +117,13 @@ def read(root: pathlib.Path) -> Source:
 def _list_split(
     path: pathlib.Path,
     version: _Version,
+    split: str,
     files: dict[str, bytes],
-    names: tuple[str, ...],
     class_names: tuple[str, ...],
 ) -> ImageList:
     entries = []
     pixels_of_files = []
-    for name in names:
+    for name in BATCHES[split]:
         filename = name + version.extension
         labels, pixels = _batch(path, version, filename, files[filename])
         if max(labels) >= len(class_names):
@@ -172,7 +165,7 @@ def _class_names(
     path: pathlib.Path, version: _Version, content: bytes
 ) -> tuple[str, ...]:
     try:
-        if version.is_binary:
+        if version is _BINARY:
             names = [line for line in content.decode().splitlines() if line]
         else:
             names = [_text(name) for name in _unpickled(content)["label_names"]]
@@ -188,7 +181,7 @@ def _batch(
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     """Returns the class indices `[num_images]` and planes `[num_images, 3072]`."""
     try:
-        if version.is_binary:
+        if version is _BINARY:
             num_images, rest = divmod(len(content), 1 + _IMAGE_BYTES)
             if rest or not num_images:
                 raise ValueError(

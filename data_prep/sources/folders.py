@@ -11,6 +11,7 @@ import os
 import pathlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from data_prep.records.manifest import TRAIN, VALIDATION
 from data_prep.sources import imagenet_labels
@@ -32,8 +33,7 @@ _NO_EXTENSION = "file without an extension"
 _MAX_LABELS_BYTES = 2**31  # ImageNet's 50,000 lines have half a million bytes.
 
 
-@dataclasses.dataclass(frozen=True)
-class _Content:
+class _Content(NamedTuple):
     """Content of one folder without hidden files; the lists are sorted."""
 
     folders: list[str]
@@ -47,13 +47,10 @@ def find(root: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read(root: pathlib.Path) -> Source:
-    """Returns the images of the folders in `root` without opening them.
+    """Returns the images of the folders that `find` finds, without opening them.
 
     The classes are the folders in `train` or, without `train`, the classes of the
     validation images. The images are sorted by class and file name.
-
-    Args:
-        root: Folder in which `find` finds at least one split folder.
 
     Raises:
         UserError: If the content of the folders isn't as described above.
@@ -80,12 +77,15 @@ def read(root: pathlib.Path) -> Source:
                 f" both, for example {content.folders[0]!r} and {content.images[0]!r}"
             )
         if content.images:
-            labels_file = root / LABELS_FILE
-            images, warnings = _list_flat(
-                folder, content.images, labels_file, class_names
-            )
+            labels, known, warnings = _labels_of(content.images, root / LABELS_FILE)
+            class_names = class_names or known
+            pairs = sorted(zip(labels, content.images, strict=True))
+            entries = iter([(label, folder, filename) for label, filename in pairs])
         else:
-            images = _list_classes(folder, content.folders, class_names, ignored)
+            entries = _in_class_folders(folder, content.folders, ignored)
+        images = _list(folder, entries, class_names)
+        if not len(images):
+            raise UserError(f"{folder} must contain images; it contains none")
         splits[VALIDATION] = images
         class_names = images.class_names
     return Source(
@@ -108,9 +108,8 @@ def _list_train(folder: pathlib.Path, ignored: Counter[str]) -> ImageList:
     if content.images:
         ignored[_OUTSIDE] += len(content.images)
     class_names = tuple(content.folders)
-    # Scans one folder at a time: all file names of ImageNet would take 100 MB.
-    contents = ((name, _scan(folder / name, ignored)) for name in class_names)
-    images = _gather(folder, contents, class_names, ignored)
+    entries = _in_class_folders(folder, class_names, ignored)
+    images = _list(folder, entries, class_names)
     filled = set(images.class_indices.tolist())
     empty = [name for index, name in enumerate(class_names) if index not in filled]
     if empty:
@@ -122,132 +121,97 @@ def _list_train(folder: pathlib.Path, ignored: Counter[str]) -> ImageList:
     return images
 
 
-def _list_classes(
-    folder: pathlib.Path,
-    names: list[str],
-    train_classes: tuple[str, ...],
-    ignored: Counter[str],
-) -> ImageList:
-    """Returns the validation images in class folders."""
-    contents = {name: _scan(folder / name, ignored) for name in names}
-    own_classes = tuple(name for name, content in contents.items() if content.images)
-    if not own_classes:
-        raise UserError(f"{folder} must contain images; it contains none")
-    class_names = train_classes or own_classes
-    _check_known(folder, set(own_classes), class_names)
-    return _gather(folder, contents.items(), class_names, ignored)
+def _in_class_folders(
+    folder: pathlib.Path, class_names: Iterable[str], ignored: Counter[str]
+) -> Iterator[tuple[str, pathlib.Path, str]]:
+    """Yields class, folder and name of each image file in class folders.
 
-
-def _gather(
-    folder: pathlib.Path,
-    contents: Iterable[tuple[str, _Content]],
-    class_names: tuple[str, ...],
-    ignored: Counter[str],
-) -> ImageList:
-    """Returns the images of class folders, given by class name and content.
-
-    `class_names` can lack the name of a folder without images.
+    It scans one folder at a time: all file names of ImageNet would take 100 MB.
     """
-    class_index = {name: index for index, name in enumerate(class_names)}
-
-    def entries() -> Iterator[Entry]:
-        for class_name, content in contents:
-            if content.folders:
-                ignored[_FOLDER] += len(content.folders)
-            path = str(folder / class_name)
-            for filename in content.images:
-                yield Entry(path, filename, class_index[class_name])
-
-    return ImageList.of(class_names, entries())
+    for class_name in class_names:
+        content = _scan(folder / class_name, ignored)
+        if content.folders:
+            ignored[_FOLDER] += len(content.folders)
+        for filename in content.images:
+            yield class_name, folder / class_name, filename
 
 
-def _list_flat(
+def _list(
     folder: pathlib.Path,
-    filenames: list[str],
-    labels_file: pathlib.Path,
-    train_classes: tuple[str, ...],
-) -> tuple[ImageList, tuple[str, ...]]:
-    """Returns the validation images of a folder without class folders, and warnings."""
-    published = [imagenet_labels.validation_synset(name) for name in filenames]
-    warnings: tuple[str, ...] = ()
-    labels = [synset for synset in published if synset is not None]
-    own_classes = imagenet_labels.synsets()
-    if len(labels) < len(filenames) or labels_file.exists():
-        labels = _read_labels(folder, len(filenames), labels_file)
-        own_classes = tuple(sorted(set(labels)))
-        warnings = _wrong_labels(filenames, labels, published, labels_file)
-    class_names = train_classes or own_classes
-    _check_known(folder, set(labels), class_names)
-    class_index = {name: index for index, name in enumerate(class_names)}
+    entries: Iterable[tuple[str, pathlib.Path, str]],
+    known: tuple[str, ...],
+) -> ImageList:
+    """Returns images of which class, folder and name are given, sorted by class.
+
+    If the known classes are empty, they are those of the images.
+    """
+    indices = {name: index for index, name in enumerate(known)}
     images = ImageList.of(
-        class_names,
+        known,
         (
-            Entry(str(folder), filename, class_index[label])
-            for label, filename in sorted(zip(labels, filenames, strict=True))
+            Entry(str(path), filename, indices.setdefault(name, len(indices)))
+            for name, path, filename in entries
         ),
     )
-    return images, warnings
-
-
-def _check_known(
-    folder: pathlib.Path, names: set[str], class_names: tuple[str, ...]
-) -> None:
-    unknown = sorted(names.difference(class_names))
-    if unknown:
+    if unknown := tuple(indices)[len(known) :] if known else ():
         raise UserError(
             f"each class in {folder} must have a folder in"
             f" {folder.with_name(TRAIN_FOLDER)}; {len(unknown)} have none:"
             f" {first_of(map(repr, unknown))}"
         )
+    return dataclasses.replace(images, class_names=tuple(indices))
 
 
-def _wrong_labels(
-    filenames: list[str],
-    labels: list[str],
-    published: list[str | None],
-    labels_file: pathlib.Path,
-) -> tuple[str, ...]:
-    """Returns a warning if the labels file contradicts ImageNet's published labels.
+def _labels_of(
+    filenames: list[str], labels_file: pathlib.Path
+) -> tuple[list[str], tuple[str, ...], tuple[str, ...]]:
+    """Returns the class of each validation image, all classes, and warnings.
 
-    It does if its lines are not in the order of the sorted file names.
+    The classes are those of the labels file or, without one, ImageNet's. A warning says
+    that the labels file contradicts ImageNet's published labels, as it does if its
+    lines are not in the order of the sorted file names.
 
     Raises:
-        UserError: If the folder contains all of ImageNet's validation images.
+        UserError: If there are no labels, or the labels of all of ImageNet's validation
+            images are contradicted.
     """
+    published = [imagenet_labels.validation_synset(name) for name in filenames]
+    labels = [synset for synset in published if synset is not None]
+    num_published = len(labels)
+    if num_published == len(filenames) and not labels_file.exists():
+        return labels, imagenet_labels.synsets(), ()
+    labels = _read_labels(len(filenames), labels_file)
     triples = zip(filenames, labels, published, strict=True)
     wrong = [triple for triple in triples if triple[2] not in (None, triple[1])]
     if not wrong:
-        return ()
+        return labels, (), ()
     name, label, right_label = wrong[0]
     sentence = (
         f"{labels_file} contradicts ImageNet's published labels for {len(wrong):,} of"
         f" {len(filenames):,} images, for example {name}: {label} in the file,"
         f" {right_label} published"
     )
-    num_published = len(published) - published.count(None)
     if num_published == imagenet_labels.NUM_VALIDATION:
         raise UserError(
             f"{sentence}. Delete the file: this program contains ImageNet's labels."
         )
-    return (sentence,)
+    return labels, (), (sentence,)
 
 
-def _read_labels(
-    folder: pathlib.Path, num_images: int, labels_file: pathlib.Path
-) -> list[str]:
+def _read_labels(num_images: int, labels_file: pathlib.Path) -> list[str]:
     try:
         labels = regular_file.read_lines(labels_file, _MAX_LABELS_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"{folder} has no class folders, so {labels_file} must contain the class of"
-            f" each image, one per line; reading it failed: {error}"
+            f"without class folders, {labels_file} must contain the class of each"
+            f" validation image, one per line; reading it failed: {error}"
         ) from error
     while labels and not labels[-1]:
         labels.pop()
     if len(labels) != num_images:
         raise UserError(
-            f"{labels_file} must have one line for each of the {num_images} images"
-            f" in {folder}; it has {len(labels)} lines"
+            f"{labels_file} must have one line for each of the {num_images} validation"
+            f" images; it has {len(labels)} lines"
         )
     if "" in labels:
         raise UserError(

@@ -3,7 +3,6 @@
 A source is image folders, ImageNet's archives, CIFAR-10 or TensorFlow Datasets.
 """
 
-import array
 import dataclasses
 import hashlib
 import io
@@ -27,31 +26,21 @@ _WHOLE_FILE = -1  # Stands for the size of an image file.
 _KEY_BYTES = 16  # Prefix of the SHA-256 that is the sort key; no collision is known.
 _CHUNK = 65_536  # Images per chunk of sort keys, to bound memory.
 _MAX_STATS = 1_000  # Files whose size is read to estimate the total size.
+_ROW = np.dtype("i4, i4, i8, i8, i8")
+_ROW.names = ("class_index", "container", "filename_end", "offset", "num_bytes")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceImage:
-    """One image: a file, a span of an archive, a feature of a record, or pixels.
+    """One image: a file, a span of an archive, a feature of a record, or pixels."""
 
-    Attributes:
-        path: Path of the image file, or of the archive or record file with the image.
-        filename: File name of the image without the folder.
-        class_name: Synset or name of the class folder.
-        offset: Byte offset of the image or its record in the file.
-        num_bytes: Size in bytes of the image in an archive, or of the record; None for
-            an image file.
-        image_key: Name of the record's feature with the image; None if the image isn't
-            in a record.
-        pixels: Red, green and blue plane of a square image that isn't encoded, row by
-            row; None for an encoded image.
-    """
-
-    path: str
-    filename: str
-    class_name: str
-    offset: int = 0
-    num_bytes: int | None = None
-    image_key: str | None = None
+    path: str  # Of the image file, or of the archive or record file with the image.
+    filename: str  # File name of the image without the folder.
+    class_name: str  # Synset or name of the class folder.
+    offset: int = 0  # Byte offset of the image or its record in the file.
+    num_bytes: int | None = None  # Of the span or the record; None for an image file.
+    image_key: str | None = None  # The record's feature; None if it isn't in a record.
+    # Red, green and blue plane of a square image that isn't encoded, row by row.
     pixels: bytes | None = None
 
     @property
@@ -86,12 +75,7 @@ class SourceImage:
             return file.readall()
 
     def read_start(self) -> bytes:
-        """Returns the first `image_encoding.START_BYTES` of the encoded image.
-
-        Raises:
-            UserError: As `read` does.
-            OSError: If the file can't be read.
-        """
+        """Returns the first `START_BYTES` of the encoded image, as `read` does all."""
         num_bytes = image_encoding.START_BYTES
         if self.image_key is not None or self.pixels is not None:
             return self.read()[:num_bytes]
@@ -122,17 +106,9 @@ class SourceImage:
 
 
 class Entry(NamedTuple):
-    """An image as `ImageList.of` takes it.
+    """An image as `ImageList.of` takes it."""
 
-    Attributes:
-        path: Path of the folder of an image file, or of the file with the image.
-        filename: File name of the image without the folder.
-        class_index: Index of its class.
-        offset: As in `SourceImage`.
-        num_bytes: As in `SourceImage`, but -1 for an image file.
-    """
-
-    path: str
+    path: str  # Of the folder of an image file, or of the file with the image.
     filename: str
     class_index: int
     offset: int = 0
@@ -141,34 +117,14 @@ class Entry(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class ImageList:
-    """A list of `SourceImage`s in 32 bytes each plus the file name.
+    """A list of `SourceImage`s in 32 bytes each plus the file name."""
 
-    Each array has the shape `[num_images]` and one value of each image, as it is in
-    `SourceImage` unless described here.
-
-    Attributes:
-        class_names: Class names in label order, including classes without images here.
-        class_indices: Index into `class_names`, int32.
-        image_key: That of all images.
-        containers: Paths of folders, archives or record files.
-        container_indices: Index into `containers`, int32.
-        filenames: Concatenation of all encoded file names.
-        filename_ends: End of each file name in `filenames`, int64.
-        offsets: int64.
-        sizes: `SourceImage.num_bytes`, int64; -1 stands for None.
-        pixels: `[num_images, num_bytes]`, uint8; None for encoded images.
-    """
-
-    class_names: tuple[str, ...]
-    class_indices: npt.NDArray[np.int32]
-    image_key: str | None
-    containers: tuple[str, ...]
-    container_indices: npt.NDArray[np.int32]
-    filenames: bytes
-    filename_ends: npt.NDArray[np.int64]
-    offsets: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
-    pixels: npt.NDArray[np.uint8] | None = None
+    class_names: tuple[str, ...]  # In label order, also of classes without images here.
+    containers: tuple[str, ...]  # Paths of folders, archives or record files.
+    filenames: bytes  # Concatenation of all encoded file names.
+    rows: npt.NDArray[Any]  # `[num_images]` of `_ROW`, which has indices and ends.
+    image_key: str | None  # That of all images.
+    pixels: npt.NDArray[np.uint8] | None = None  # `[num_images, num_bytes]`.
 
     @classmethod
     def of(
@@ -179,44 +135,38 @@ class ImageList:
     ) -> "ImageList":
         """Returns the list of the entries, in their order, which are read once."""
         containers: dict[str, int] = {}
-        class_indices, container_indices = array.array("i"), array.array("i")
         filenames = bytearray()
-        ends, offsets, sizes = array.array("q"), array.array("q"), array.array("q")
-        for path, filename, class_index, offset, num_bytes in entries:
-            class_indices.append(class_index)
-            container_indices.append(containers.setdefault(path, len(containers)))
-            filenames += _encode(filename)
-            ends.append(len(filenames))
-            offsets.append(offset)
-            sizes.append(num_bytes)
-        return cls(
-            class_names=class_names,
-            class_indices=np.array(class_indices, np.int32),
-            image_key=image_key,
-            containers=tuple(containers),
-            container_indices=np.array(container_indices, np.int32),
-            filenames=bytes(filenames),
-            filename_ends=np.array(ends, np.int64),
-            offsets=np.array(offsets, np.int64),
-            sizes=np.array(sizes, np.int64),
-        )
+
+        def rows() -> Iterator[tuple[int, ...]]:
+            for path, filename, class_index, offset, num_bytes in entries:
+                container = containers.setdefault(path, len(containers))
+                filenames.extend(_encode(filename))
+                yield class_index, container, len(filenames), offset, num_bytes
+
+        array = np.fromiter(rows(), _ROW)
+        names = bytes(filenames)
+        return cls(class_names, tuple(containers), names, array, image_key)
+
+    @property
+    def class_indices(self) -> npt.NDArray[np.int32]:
+        """Index into `class_names` of each image, `[num_images]`."""
+        return self.rows["class_index"]
 
     def __len__(self) -> int:
-        return len(self.class_indices)
+        return len(self.rows)
 
     def __getitem__(self, index: int) -> SourceImage:
         index = range(len(self))[index]  # Negative indices and IndexError as in a list.
-        start = int(self.filename_ends[index - 1]) if index else 0
-        end = int(self.filename_ends[index])
+        start = int(self.rows[index - 1]["filename_end"]) if index else 0
+        class_index, container, end, offset, num_bytes = self.rows[index].item()
         filename = self.filenames[start:end].decode(*_ENCODING)
-        container = self.containers[self.container_indices[index]]
-        num_bytes = int(self.sizes[index])
+        path = self.containers[container]
         is_file = num_bytes == _WHOLE_FILE
         return SourceImage(
-            path=os.path.join(container, filename) if is_file else container,
+            path=os.path.join(path, filename) if is_file else path,
             filename=filename,
-            class_name=self.class_names[self.class_indices[index]],
-            offset=int(self.offsets[index]),
+            class_name=self.class_names[class_index],
+            offset=offset,
             num_bytes=None if is_file else num_bytes,
             image_key=self.image_key,
             pixels=None if self.pixels is None else self.pixels[index].tobytes(),
@@ -227,43 +177,37 @@ class ImageList:
 
     def subset(self, indices: npt.NDArray[np.int64]) -> "ImageList":
         """Returns the list of the images with the indices `[num_images]`."""
-        ends = self.filename_ends[indices]
-        starts = np.concatenate([[0], self.filename_ends])[indices]
+        rows = self.rows[indices]
+        ends = rows["filename_end"].copy()
+        starts = np.concatenate([[0], self.rows["filename_end"]])[indices]
         spans = zip(starts.tolist(), ends.tolist(), strict=True)
+        rows["filename_end"] = np.cumsum(ends - starts)
         return dataclasses.replace(
             self,
-            class_indices=self.class_indices[indices],
-            container_indices=self.container_indices[indices],
+            rows=rows,
             filenames=b"".join(self.filenames[start:end] for start, end in spans),
-            filename_ends=np.cumsum(ends - starts),
-            offsets=self.offsets[indices],
-            sizes=self.sizes[indices],
             pixels=None if self.pixels is None else self.pixels[indices],
         )
 
     def order(self, seed: int, split: str) -> npt.NDArray[np.int64]:
-        """Returns a deterministic pseudorandom order of the images.
+        """Returns a deterministic pseudorandom order, a permutation `[num_images]`.
 
         The images are sorted by the SHA-256 of "seed/split/class/file name". So the
         order doesn't depend on the order of a folder or archive listing, on paths or on
         library versions, and adding or removing an image doesn't change the order of
         the others.
-
-        Returns:
-            A permutation of the image indices, `[num_images]`, int64.
         """
         prefixes = [_encode(f"{seed}/{split}/{name}/") for name in self.class_names]
         keys = np.empty((len(self), 2), np.uint64)
+        start = 0
         for first in range(0, len(self), _CHUNK):
-            chunk = slice(first, first + _CHUNK)
-            ends = self.filename_ends[chunk].tolist()
-            start = int(self.filename_ends[first - 1]) if first else 0
+            chunk = self.rows[first : first + _CHUNK]
             digests = bytearray()
-            for class_index, end in zip(self.class_indices[chunk], ends, strict=True):
+            for class_index, end in chunk[["class_index", "filename_end"]].tolist():
                 text = prefixes[class_index] + self.filenames[start:end]
                 digests += hashlib.sha256(text).digest()[:_KEY_BYTES]
                 start = end
-            keys[chunk] = np.frombuffer(digests, ">u8").reshape(-1, 2)
+            keys[first : first + _CHUNK] = np.frombuffer(digests, ">u8").reshape(-1, 2)
         return np.lexsort((keys[:, 1], keys[:, 0]))
 
     def estimate_bytes(self, image_format: str) -> tuple[int, int]:
@@ -273,14 +217,12 @@ class ImageList:
         image files are extrapolated from at most 1,000 of them, evenly spaced. Images
         in records count as re-encoded, since their format isn't known.
 
-        Args:
-            image_format: Format of the stored images, "jpeg" or "png".
-
         Raises:
             OSError: If one of the files doesn't exist.
         """
-        is_file = self.sizes == _WHOLE_FILE
-        num_bytes = int(self.sizes[~is_file].sum())
+        sizes = self.rows["num_bytes"]
+        is_file = sizes == _WHOLE_FILE
+        num_bytes = int(sizes[~is_file].sum())
         num_kept = 0
         if self.image_key is None and image_format == "jpeg":
             num_kept = num_bytes
@@ -319,8 +261,8 @@ class ImageList:
         digest = hashlib.sha256(json.dumps(self.class_names).encode())
         digest.update(self.class_indices.astype("<i4").tobytes())
         digest.update(self.filenames)
-        for numbers in (self.filename_ends, self.offsets, self.sizes):
-            digest.update(numbers.astype("<i8").tobytes())
+        for name in ("filename_end", "offset", "num_bytes"):
+            digest.update(self.rows[name].astype("<i8").tobytes())
         if self.pixels is not None:
             digest.update(np.ascontiguousarray(self.pixels).data)
         return digest.hexdigest()
@@ -328,26 +270,16 @@ class ImageList:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """All labelled images of a source.
+    """All labelled images of a source."""
 
-    Attributes:
-        class_names: Class names; the label of a class, from 0, is its index.
-        splits: Images by split (`train`, `validation`); one of the two can be missing.
-        description: Origin of the images, as JSON values.
-        class_descriptions: Description of each class, such as "tench, Tinca tinca", or
-            empty.
-        num_ignored_files: Number of files and folders that were ignored.
-        ignored_kinds: Their numbers by kind, such as ".tif", if they are known.
-        warnings: Warnings to show to the user.
-    """
-
-    class_names: tuple[str, ...]
-    splits: dict[str, ImageList]
-    description: dict[str, Any]
-    class_descriptions: tuple[str, ...] = ()
-    num_ignored_files: int = 0
+    class_names: tuple[str, ...]  # The label of a class, from 0, is its index.
+    splits: dict[str, ImageList]  # By split; `train` or `validation` can be missing.
+    description: dict[str, Any]  # Origin of the images, as JSON values.
+    class_descriptions: tuple[str, ...] = ()  # "tench, Tinca tinca"; or empty.
+    num_ignored_files: int = 0  # Also folders.
+    # Their numbers by kind, such as ".tif", if they are known.
     ignored_kinds: dict[str, int] = dataclasses.field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # To show to the user.
 
 
 def missing_images(splits: dict[str, ImageList], expected: dict[str, int]) -> list[str]:

@@ -38,10 +38,7 @@ def validation_synsets() -> tuple[str, ...]:
 
 
 def validation_synset(filename: str) -> str | None:
-    """Returns the synset of a validation image, such as ILSVRC2012_val_00000001.JPEG.
-
-    It is None if no validation image has this file name.
-    """
+    """Returns the synset of an image such as ILSVRC2012_val_00000001.JPEG, or None."""
     match = _VALIDATION_NAME.fullmatch(filename)
     if match is None or not 1 <= int(match[1]) <= NUM_VALIDATION:
         return None
@@ -51,9 +48,8 @@ def validation_synset(filename: str) -> str | None:
 def describe(class_names: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the words of each class, or () if a class isn't an ImageNet synset."""
     descriptions = dict(zip(synsets(), words(), strict=True))
-    if not all(name in descriptions for name in class_names):
-        return ()
-    return tuple(descriptions[name] for name in class_names)
+    known = tuple(descriptions[name] for name in class_names if name in descriptions)
+    return known if len(known) == len(class_names) else ()
 
 
 @functools.cache

@@ -11,12 +11,9 @@ from resnet.base.errors import UserError
 def open_raw_data(raw_data_dir: str | os.PathLike[str]) -> Source:
     """Returns the images of a folder without reading them, except those of CIFAR-10.
 
-    The folder contains either ImageNet's archives (`archives`), split folders
-    (`folders`) or CIFAR-10 (`cifar10`).
-
     Raises:
-        UserError: If it contains none or several of them, or if their content is
-            unexpected.
+        UserError: If it contains none or several kinds of sources, or if their content
+            is unexpected.
         OSError: If a folder or an archive can't be read.
     """
     root = pathlib.Path(os.path.abspath(raw_data_dir))

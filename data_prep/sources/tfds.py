@@ -22,11 +22,8 @@ def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Sou
 
     The training split is `train`; the validation split is `validation` or else `test`.
     The file name of an image is its feature `file_name` or, without that feature, split
-    and position, such as "validation-00000042".
-
-    Args:
-        tfds_name: Name in tensorflow_datasets, such as "mnist" or "imagenet2012:5.1.0".
-        tfds_data_dir: Data folder of tensorflow_datasets; None for its own default.
+    and position, such as "validation-00000042". Without a data folder,
+    tensorflow_datasets takes its own default.
 
     Raises:
         UserError: If the data set doesn't exist, can't be downloaded or prepared, or
@@ -45,9 +42,7 @@ def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Sou
         class_names=class_names,
         class_descriptions=imagenet_labels.describe(class_names),
         splits={
-            split: ImageList.of(
-                class_names, _images(layout, split, class_names), layout.image_key
-            )
+            split: ImageList.of(class_names, _images(layout, split), layout.image_key)
             for split in layout.paths
         },
         description={"tfds_name": builder.info.full_name, "tfds_dir": str(root)},
@@ -84,33 +79,27 @@ def _prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> An
 
 def _check_features(tfds_name: str, features: Any, tfds: Any) -> None:
     """Raises UserError for an unsuitable data set, before hours of preparation."""
-    by_name = dict(features) if isinstance(features, tfds.features.FeaturesDict) else {}
-    kinds = [type(feature) for feature in by_name.values()]
-    if (
-        kinds.count(tfds.features.Image) != 1
-        or kinds.count(tfds.features.ClassLabel) != 1
-    ):
-        names = ", ".join(
-            f"{name} ({type(feature).__name__})" for name, feature in by_name.items()
-        )
+    is_dict = isinstance(features, tfds.features.FeaturesDict)
+    kinds = {name: type(f) for name, f in dict(features if is_dict else {}).items()}
+    needed = (tfds.features.Image, tfds.features.ClassLabel)
+    if any(list(kinds.values()).count(kind) != 1 for kind in needed):
+        names = ", ".join(f"{name} ({kind.__name__})" for name, kind in kinds.items())
         raise UserError(
             f"{tfds_name} must have one Image and one ClassLabel feature; its features:"
             f" {names or 'none'}. Choose a data set of labelled images."
         )
 
 
-def _images(
-    layout: Layout, split: str, class_names: tuple[str, ...]
-) -> Iterator[Entry]:
+def _images(layout: Layout, split: str) -> Iterator[Entry]:
     """Yields the images of a split in the order of its records."""
 
     def read(features: Features) -> tuple[int, str]:
         return tf_example.integer_of(features, layout.label_key), _filename(features)
 
     num_listed = 0
-    for path, expected in zip(
-        layout.paths[split], layout.num_records[split], strict=True
-    ):
+    allowed = range(len(layout.class_names or ()))
+    counts = layout.num_records[split]
+    for path, expected in zip(layout.paths[split], counts, strict=True):
         file = str(layout.root / path)
         images = [
             Entry(file, name, label, offset, num_bytes)
@@ -123,11 +112,11 @@ def _images(
                 " and rerun the command."
             )
         labels = {image.class_index for image in images}
-        if not labels.issubset(range(len(class_names))):
+        if not labels.issubset(allowed):
             raise UserError(
-                f"the labels in {file} must be from 0 to {len(class_names) - 1}; they"
-                f" are from {min(labels)} to {max(labels)}. Choose a data set whose"
-                f" {split} images are labelled."
+                f"the labels in {file} must be from 0 to {allowed[-1]}; they are from"
+                f" {min(labels)} to {max(labels)}. Choose a data set whose {split}"
+                " images are labelled."
             )
         for image in images:
             filename = image.filename or f"{split}-{num_listed:08d}"

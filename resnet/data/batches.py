@@ -19,16 +19,27 @@ def train_batches(reading: Reading, start_step: int = 0) -> "Batches":
     Each step has `accumulation_steps` micro-batches of equal size: the rank's slice of
     the global batch, divided in its order.
     """
-    megabytes = reading.decoded_cache_mb
+    megabytes, shard = reading.decoded_cache_mb, reading.shard
     cache = DecodedCache(megabytes) if megabytes else None
 
     def make_dataset(micro_batch: int, replacements: Replacements) -> tf.data.Dataset:
         return input_pipeline.train_batches(reading, micro_batch, replacements, cache)
 
+    def examples_of_batch(micro_batch: int) -> np.ndarray:
+        return input_pipeline.examples_of_micro_batch(
+            micro_batch,
+            reading.seed,
+            shard.rank,
+            shard.num_ranks,
+            reading.local_batch_size,
+            shard.records.num_examples,
+            reading.accumulation_steps,
+        )
+
     return Batches(
         make_dataset,
-        reading.examples_of_micro_batch,
-        CorruptRecords(reading.shard.records, reading.on_bad_record),
+        examples_of_batch,
+        CorruptRecords(shard.records, reading.on_bad_record),
         start_step * reading.accumulation_steps,
         reading.num_classes,
     )
@@ -42,10 +53,9 @@ def eval_batches(
     corrupt_records: CorruptRecords,
     num_crops: int = 1,
 ) -> "Batches":
-    """Returns the examples that this rank evaluates, each once.
+    """Returns the examples that this rank evaluates, as `input_pipeline` does.
 
-    The arguments are those of `input_pipeline.eval_batches`, and the corrupt records of
-    the shard that are known so far.
+    `corrupt_records` are those of the shard that are known so far.
     """
     first, end = shard.first_example, shard.end_example
 
@@ -75,11 +85,10 @@ def eval_batches(
 
 
 class Batches(Iterator[Batch]):
-    """Batches that continue after a failure that was caused by corrupt records.
+    """Batches that continue after corrupt records, and after a failure that is unique.
 
-    They also continue after a failure that doesn't recur, such as one of a file server.
-    A batch with replaced records has the same size as any other, so the other ranks are
-    not affected.
+    The latter is, for example, one of a file server. A batch with replaced records has
+    the same size as any other, so the other ranks are not affected.
     """
 
     def __init__(
@@ -98,11 +107,11 @@ class Batches(Iterator[Batch]):
                 corrupt examples to a dataset of the `Batch`es from this number on.
             examples_of_batch: A function from the number of a batch to its examples
                 before any is replaced, int64 `[batch]`.
-            corrupt_records: The corrupt records of the split that are known so far.
-            num_classes: The number of classes; each label has to be below.
-            num_examples: The number of all examples of the batches, on which the limit
-                of corrupt ones depends; None if their order is random, so that the
-                examples up to a batch are a sample of the split.
+            corrupt_records: Those of the split that are known so far.
+            num_classes: Each label has to be below.
+            num_examples: Of all batches, on which the limit of corrupt ones depends;
+                None if their order is random, so that the examples up to a batch are a
+                sample of the split.
         """
         self._make_dataset = make_dataset
         self._examples_of_batch = examples_of_batch
@@ -123,7 +132,12 @@ class Batches(Iterator[Batch]):
         while True:
             try:
                 batch = next(self._iterator)
-                _check_labels(batch.labels.numpy(), self._num_classes)
+                labels = batch.labels.numpy()
+                if labels.min() < 0 or labels.max() >= self._num_classes:
+                    raise _LabelOutOfRange(
+                        f"labels must be from 0 to {self._num_classes - 1}; they are"
+                        f" {labels.tolist()}"
+                    )
             # A UnicodeDecodeError is an OpError whose message quotes a corrupt record.
             except (tf.errors.OpError, UnicodeDecodeError, _LabelOutOfRange) as error:
                 if not self._detect_corrupt_records():
@@ -151,10 +165,3 @@ class Batches(Iterator[Batch]):
 
 class _LabelOutOfRange(ValueError):
     """A label without a class."""
-
-
-def _check_labels(labels: np.ndarray, num_classes: int) -> None:
-    if labels.min() < 0 or labels.max() >= num_classes:
-        raise _LabelOutOfRange(
-            f"labels must be from 0 to {num_classes - 1}; they are {labels.tolist()}"
-        )

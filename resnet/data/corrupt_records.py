@@ -27,18 +27,14 @@ _LASTING_ERRORS = (FileNotFoundError, NotADirectoryError, PermissionError)
 
 @dataclass(frozen=True)
 class Replacements:
-    """The examples that are read in place of corrupt ones.
+    """The examples that are read in place of corrupt ones, int64 `[num_corrupt]` both.
 
     A corrupt example is replaced by the next intact example in the order of the files,
     in which the last example is followed by the first. Hence a replacement depends only
     on which records are corrupt, and not on which rank detected them or when.
-
-    Attributes:
-        corrupt: The corrupt examples, int64 `[num_corrupt]`, sorted.
-        replacements: The replacement of each of them, int64 `[num_corrupt]`.
     """
 
-    corrupt: np.ndarray
+    corrupt: np.ndarray  # Sorted.
     replacements: np.ndarray
 
     @classmethod
@@ -54,10 +50,7 @@ class Replacements:
         return cls(np.array(ordered, np.int64), np.array(replacements, np.int64))
 
     def replace(self, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the examples to read, and a mask that is False where one is replaced.
-
-        The examples are int64 of any shape.
-        """
+        """Returns the examples to read, and a mask that is False for replaced ones."""
         if not len(self.corrupt):
             return examples, tf.ones_like(examples, tf.bool)
         corrupt = tf.constant(self.corrupt)
@@ -87,15 +80,10 @@ class CorruptRecords:
         return sum(first_example <= example < end_example for example in self._corrupt)
 
     def detect(self, examples: np.ndarray, num_read: int = 0) -> bool:
-        """Checks the records of a failed batch and remembers the corrupt ones.
+        """Remembers the corrupt records among the examples, int64, of a failed batch.
 
-        Args:
-            examples: The examples of the batch, int64 `[batch]`.
-            num_read: The number of examples that this rank has read, in which the
-                corrupt ones were detected.
-
-        Returns:
-            Whether a corrupt record was detected, so that a new graph can replace it.
+        Returns whether there is one, so that a new graph can replace it. `num_read` is
+        the number of examples that this rank has read so far.
 
         Raises:
             UserError: If a record is corrupt and the policy is "fail", if there are too
@@ -140,7 +128,10 @@ def describe_corruption(records: RecordFiles, example: int) -> str | None:
     path = records.paths[records.file_of_example[example]]
     offset = int(records.offset_of_example[example])
     try:
-        fault = _fault(tfrecord.read_at(path, offset), records)
+        features = tf_example.parse_example(tfrecord.read_at(path, offset))
+        _, encoded = records.label_and_image(features)
+        tf.io.decode_image(encoded, channels=3)
+        return None
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         message = f"the record file {path} can't be read ({reason});"
@@ -151,34 +142,6 @@ def describe_corruption(records: RecordFiles, example: int) -> str | None:
         ) from error
     except ValueError as error:
         fault = str(error)
-    if fault is None:
-        return None
-    return f"the record at byte {offset} of {path} is corrupt: {fault}"
-
-
-def _fault(record: memoryview, records: RecordFiles) -> str | None:
-    """Returns the fault in the data of a record, or None if there is none."""
-    try:
-        features = tf_example.parse_example(record)
-        encoded = tf_example.bytes_of(features, records.image_key)
-        label = tf_example.integer_of(features, records.label_key)
-        image_format = tf_example.image_format_of(encoded)
-    except ValueError as error:
-        return str(error)
-    num_classes = len(records.class_names)
-    if not 0 <= label - records.first_label < num_classes:
-        last_label = records.first_label + num_classes - 1
-        return (
-            f"its label must be from {records.first_label} to {last_label}; it is"
-            f" {label}"
-        )
-    if image_format != records.image_format:
-        return (
-            f"its image is a {image_format.upper()}, not a"
-            f" {records.image_format.upper()}"
-        )
-    try:
-        tf.io.decode_image(encoded, channels=3)
     except tf.errors.OpError as error:
-        return f"its image can't be decoded ({error.message})"
-    return None
+        fault = f"its image can't be decoded ({error.message})"
+    return f"the record at byte {offset} of {path} is corrupt: {fault}"

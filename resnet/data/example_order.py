@@ -25,24 +25,17 @@ _GOLDEN = 0x9E3779B9  # 2**32 divided by the golden ratio: spreads consecutive k
 
 
 def mix(x: Any) -> Any:
-    """Returns a hash of each 32-bit number; the hash is a bijection.
-
-    Args:
-        x: int64 in [0, 2**32): a number, a NumPy array or a TensorFlow tensor.
-    """
+    """Returns a hash of each int64 in [0, 2**32); the hash is a bijection."""
     x = ((x ^ (x // 65536)) * _MULTIPLIER) & _MASK
     x = ((x ^ (x // 65536)) * _MULTIPLIER) & _MASK
     return x ^ (x // 65536)
 
 
 def mix_seed(seed: int, stream: int, epoch: Any) -> Any:
-    """Returns a 32-bit key that depends on all bits of the arguments.
+    """Returns a 32-bit key of the epoch's shape that depends on all bits of all.
 
-    Args:
-        seed: The seed of the run, in [0, 2**63).
-        stream: The number of the use of the key, from 0. Each use needs a number of its
-            own, so that no two uses share their keys.
-        epoch: The epoch, int64 of any shape, from 0; the result has this shape.
+    The seed of the run is in [0, 2**63). Each use of keys needs a stream of its own,
+    from 0, so that no two uses share their keys. The epoch is int64 of any shape.
     """
     return mix((_seed_key(seed, stream) + epoch) & _MASK)
 
@@ -57,10 +50,7 @@ def _seed_key(seed: int, stream: int) -> int:
 def round_keys(seed: int, epoch: Any) -> Any:
     """Returns the keys of all rounds of `shuffle_once`: `mix_seed` of streams 0 to 7.
 
-    Args:
-        seed: The seed of the run, in [0, 2**63).
-        epoch: The epoch, an int64 array or tensor; the result has a new first axis of
-            length 8 before its shape.
+    The result has a new first axis of length 8 before the shape of the epoch.
     """
     seed_keys = np.array([_seed_key(seed, stream) for stream in range(_ROUNDS)])
     return mix((seed_keys.reshape([-1] + [1] * len(epoch.shape)) + epoch) & _MASK)
@@ -81,11 +71,8 @@ def shuffle_once(x: Any, keys: Sequence[Any], num_examples: int) -> Any:
     The permutation is a Feistel network on pairs (left, right) of the domain's sides:
     alternately, one half is shifted by a number that depends on the other half. Each
     round can be undone, so the network is a bijection. Results of `num_examples` or
-    more have to be passed in again until they fall below ("cycle walking").
-
-    Args:
-        x: int64 in [0, a * b), any shape.
-        keys: The key of each round, from `round_keys`; of x's shape or scalars.
+    more have to be passed in again until they fall below ("cycle walking"). `x` is an
+    int64 in [0, a * b) of any shape, and each key is of its shape or a scalar.
 
     Source: Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains": cycle
     walking and the generalized Feistel network.
@@ -134,8 +121,7 @@ def slice_positions(
 ) -> tuple[Any, int]:
     """Returns the first position of a rank's slice of a global batch, and its length.
 
-    `step` and `rank` are numbers, arrays or tensors; `global_batch_size` is a multiple
-    of `num_ranks`.
+    `step` and `rank` are numbers, arrays or tensors.
     """
     local_batch_size = global_batch_size // num_ranks
     return step * global_batch_size + rank * local_batch_size, local_batch_size
@@ -152,8 +138,7 @@ def micro_batch_positions(
 
     The rank's slice of each step is divided into equal micro-batches, which are
     numbered through the whole run: micro-batch m belongs to step
-    m // accumulation_steps. `global_batch_size` is a multiple of
-    `num_ranks * accumulation_steps`.
+    m // accumulation_steps.
     """
     # The same as the slices of accumulation_steps times as many ranks.
     return slice_positions(

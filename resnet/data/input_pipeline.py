@@ -25,73 +25,46 @@ as_written = tf.autograph.experimental.do_not_convert
 
 
 class ToRead(NamedTuple):
-    """What to read for a micro-batch, a vector each.
+    """What to read for a batch or, as scalars, for one example."""
 
-    Attributes:
-        examples: The examples, `[size]` int64.
-        mask: `[size]` bool; False where an example replaces a corrupt one.
-        seeds: The seeds of their augmentation, `[size, 2]` int64.
-        flips: `[size]` bool; whether each is flipped if flips alternate.
-        paths: The paths of their record files, `[size]` string.
-        offsets: Their offsets in these files in bytes, `[size]` int64.
-    """
-
-    examples: tf.Tensor
-    mask: tf.Tensor
-    seeds: tf.Tensor
-    flips: tf.Tensor
-    paths: tf.Tensor
-    offsets: tf.Tensor
+    examples: tf.Tensor  # `[size]` int64.
+    mask: tf.Tensor  # `[size]` bool; False where an example pads or replaces another.
+    seeds: tf.Tensor  # Of their augmentation, `[size, 2]` int64.
+    flips: tf.Tensor  # `[size]` bool; whether each is flipped if flips alternate.
+    paths: tf.Tensor  # Of their record files, `[size]` string.
+    offsets: tf.Tensor  # In these files in bytes, `[size]` int64.
 
 
 class Batch(NamedTuple):
-    """The examples of a batch.
+    """The examples of a batch."""
 
-    Attributes:
-        images: The images, `[batch, image_size, image_size, 3]` float32; for evaluation
-            with five crops `[batch, 5, image_size, image_size, 3]`.
-        labels: The labels, `[batch]` int32, from 0 if the data set is correct.
-        examples: The examples that were read, `[batch]` int64.
-        mask: `[batch]` bool; False where an example replaces a corrupt one or pads the
-            last batch.
-        mix_weight: The weight of each example's own label, `[batch]` float32, from 0 to
-            1; 1 - mix_weight is the weight of its partner's label (`mixing`).
-    """
-
+    # `[batch, image_size, image_size, 3]` float32; for evaluation with five crops
+    # `[batch, 5, image_size, image_size, 3]`.
     images: tf.Tensor
-    labels: tf.Tensor
-    examples: tf.Tensor
+    labels: tf.Tensor  # `[batch]` int32, from 0 if the data set is correct.
+    examples: tf.Tensor  # That were read, `[batch]` int64.
+    # `[batch]` bool; False where an example replaces a corrupt one or pads the last
+    # batch.
     mask: tf.Tensor
+    # The weight of each example's own label, `[batch]` float32, from 0 to 1; that of
+    # its partner's label is 1 - mix_weight (`mixing`).
     mix_weight: tf.Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a rank reads in training, and how.
+    """What a rank reads in training, and how."""
 
-    Attributes:
-        shard: The examples, and the ranks that divide them.
-        phases: The phases of the run; the last batch is that of their last step.
-        local_batch_size: The number of examples of one rank in one step.
-        num_classes: The number of classes; each label has to be below.
-        num_parallel_calls: The number of images that are decoded at the same time.
-        seed: The seed of the order of the examples and of their augmentation.
-        accumulation_steps: The number of micro-batches of a rank in each step.
-        normalization: The mean and standard deviation of the images.
-        on_bad_record: "fail" or "skip", as `CorruptRecords` takes it.
-        decoded_cache_mb: The size of the cache of decoded images, in units of 10**6
-            bytes; 0 for no cache.
-    """
-
-    shard: ExampleShard
-    phases: Sequence[Phase]
-    local_batch_size: int
-    num_classes: int
-    num_parallel_calls: int
-    seed: int = 0
-    accumulation_steps: int = 1
+    shard: ExampleShard  # The examples, and the ranks that divide them.
+    phases: Sequence[Phase]  # Of the run, whose last step has the last batch.
+    local_batch_size: int  # The number of examples of one rank in one step.
+    num_classes: int  # Each label has to be below.
+    num_parallel_calls: int  # The number of images decoded at the same time.
+    seed: int = 0  # Of the order of the examples and of their augmentation.
+    accumulation_steps: int = 1  # The number of micro-batches of a rank in each step.
     normalization: Normalization = preprocessing.IMAGENET
-    on_bad_record: str = "fail"
+    on_bad_record: str = "fail"  # Or "skip", as `CorruptRecords` takes it.
+    # The size of the cache of decoded images in units of 10**6 bytes; 0 for no cache.
     decoded_cache_mb: int = 0
 
     @classmethod
@@ -104,9 +77,7 @@ class Reading:
     ) -> "Reading":
         """Returns what a rank reads in a run.
 
-        Args:
-            num_ranks: The number of all ranks, whichever shard they read.
-            num_parallel_calls: The number of images that are decoded at the same time.
+        `num_ranks` counts all ranks, whichever shard they read.
         """
         return cls(
             shard=shard,
@@ -119,18 +90,6 @@ class Reading:
             normalization=Normalization.of_run(config),
             on_bad_record=config.on_bad_record,
             decoded_cache_mb=config.decoded_cache_mb,
-        )
-
-    def examples_of_micro_batch(self, micro_batch: int) -> np.ndarray:
-        """Returns the examples of a micro-batch before any is replaced, int64."""
-        return examples_of_micro_batch(
-            micro_batch,
-            self.seed,
-            self.shard.rank,
-            self.shard.num_ranks,
-            self.local_batch_size,
-            self.shard.records.num_examples,
-            self.accumulation_steps,
         )
 
 
@@ -174,10 +133,7 @@ def read_batch(what: ToRead, phase: Phase, reading: Reading) -> Batch:
 def to_read(
     reading: Reading, replacements: Replacements
 ) -> Callable[[tf.Tensor], ToRead]:
-    """Returns a function from the number of a micro-batch to what to read for it.
-
-    The function computes a whole micro-batch at a time, since it needs only arithmetic.
-    """
+    """Returns a function from the number of a micro-batch to what to read for it."""
     shard, records = reading.shard, reading.shard.records
     order = of_run(reading.seed, records.num_examples)
     locations = _Locations(records)
@@ -215,17 +171,16 @@ def _batches_of_phase(
 
     @as_written
     def load(what: ToRead) -> Batch | tuple[Batch, tf.Tensor]:
-        example, mask, seed, flip, path, offset = what
-        original, label = _load_example(records, cache, example, path, offset)
+        original, label = _load_example(records, cache, what)
         image = preprocessing.train_image(
             original,
             phase,
-            seed,
+            what.seeds,
             reading.normalization,
-            flip if phase.flips == "alternating" else None,
+            what.flips if phase.flips == "alternating" else None,
         )
-        loaded = Batch(image, label, example, mask, tf.ones([]))
-        return (loaded, seed) if is_mixed else loaded
+        loaded = Batch(image, label, what.examples, what.mask, tf.ones([]))
+        return (loaded, what.seeds) if is_mixed else loaded
 
     @as_written
     def mix(batch: Batch, seeds: tf.Tensor) -> Batch:
@@ -253,11 +208,7 @@ def examples_of_micro_batch(
     num_examples: int,
     accumulation_steps: int = 1,
 ) -> np.ndarray:
-    """Returns the examples of a micro-batch before any is replaced, `[size]` int64.
-
-    With one micro-batch per step, `micro_batch` is the step. The arguments are as in
-    `Reading`.
-    """
+    """Returns the examples of a micro-batch before any is replaced, `[size]` int64."""
     first, size = example_order.micro_batch_positions(
         micro_batch, accumulation_steps, local_batch_size * num_ranks, rank, num_ranks
     )
@@ -278,37 +229,27 @@ def eval_batches(
 ) -> tf.data.Dataset:
     """Returns the examples that a rank evaluates, each once, from a batch on.
 
-    The last batch is padded with the last example.
-
-    Args:
-        shard: The examples, of which this rank evaluates at least one.
-        num_parallel_calls: The number of images that are decoded at the same time.
-        start_batch: The number of the first batch to return, from 0.
-        num_crops: 1 for the central crop of each image, or 5 for
-            `preprocessing.five_crops`.
+    The last batch is padded with the last example of the shard, of which this rank
+    evaluates at least one. `num_crops` is 1 for the central crop of each image, or 5
+    for `preprocessing.five_crops`.
     """
     first, end = shard.first_example, shard.end_example
     num_batches = -(-(end - first) // batch_size)
     locations = _Locations(shard.records)
 
     @as_written
-    def load(position: tf.Tensor) -> Batch:
-        example, is_intact = replacements.replace(tf.minimum(position, end - 1))
-        mask = is_intact & (position < end)
-        path, offset = locations.of(example)
-        return _load_for_evaluation(
-            config, shard.records, example, mask, path, offset, num_crops
-        )
+    def examples_of(batch: tf.Tensor) -> ToRead:
+        positions = first + batch * batch_size + tf.range(batch_size, dtype=tf.int64)
+        example, is_intact = replacements.replace(tf.minimum(positions, end - 1))
+        mask = is_intact & (positions < end)
+        seeds = tf.zeros([batch_size, 2], tf.int64)
+        flips = tf.zeros([batch_size], tf.bool)
+        return ToRead(example, mask, seeds, flips, *locations.of(example))
 
-    return (
-        tf.data.Dataset.range(
-            first + start_batch * batch_size, first + num_batches * batch_size
-        )
-        .map(load, num_parallel_calls=num_parallel_calls, deterministic=True)
-        .batch(batch_size, drop_remainder=True)
-        .prefetch(PREFETCHED_BATCHES)
-        .with_options(options(num_parallel_calls))
-    )
+    examples = tf.data.Dataset.range(start_batch, num_batches).map(examples_of)
+    return _evaluated(
+        examples, shard.records, config, batch_size, num_parallel_calls, num_crops
+    ).prefetch(PREFETCHED_BATCHES)
 
 
 def eval_to_read(records: RecordFiles, first_example: int, size: int) -> ToRead:
@@ -337,47 +278,41 @@ def read_eval_batch(
     num_parallel_calls: int,
 ) -> Batch:
     """Returns one batch of evaluation; to be called inside a graph, as workers do."""
+    examples = tf.data.Dataset.from_tensors(what)
+    return _evaluated(
+        examples, records, config, batch_size, num_parallel_calls
+    ).get_single_element()
+
+
+def _evaluated(
+    examples: tf.data.Dataset,
+    records: RecordFiles,
+    config: Config,
+    batch_size: int,
+    num_parallel_calls: int,
+    num_crops: int = 1,
+) -> tf.data.Dataset:
+    """Returns the `Batch`es of evaluation, of a dataset of `ToRead`."""
+    size, fraction = config.image_size, config.eval_crop_fraction
+    normalization = Normalization.of_run(config)
 
     @as_written
     def load(what: ToRead) -> Batch:
-        return _load_for_evaluation(
-            config, records, what.examples, what.mask, what.paths, what.offsets
-        )
+        original, label = _load_example(records, None, what)
+        if num_crops == 1:
+            image = preprocessing.eval_image(
+                original, size, fraction, config.eval_crop, normalization
+            )
+        else:
+            image = preprocessing.five_crops(original, size, fraction, normalization)
+        return Batch(image, label, what.examples, what.mask, tf.ones([]))
 
     return (
-        tf.data.Dataset.from_tensors(what)
-        .unbatch()
+        examples.unbatch()
         .map(load, num_parallel_calls=num_parallel_calls, deterministic=True)
         .batch(batch_size, drop_remainder=True)
         .with_options(options(num_parallel_calls))
-        .get_single_element()
     )
-
-
-def _load_for_evaluation(
-    config: Config,
-    records: RecordFiles,
-    example: tf.Tensor,
-    mask: tf.Tensor,
-    path: tf.Tensor,
-    offset: tf.Tensor,
-    num_crops: int = 1,
-) -> Batch:
-    original, label = _load_example(records, None, example, path, offset)
-    normalization = Normalization.of_run(config)
-    if num_crops == 1:
-        image = preprocessing.eval_image(
-            original,
-            config.image_size,
-            config.eval_crop_fraction,
-            config.eval_crop,
-            normalization,
-        )
-    else:
-        image = preprocessing.five_crops(
-            original, config.image_size, config.eval_crop_fraction, normalization
-        )
-    return Batch(image, label, example, mask, tf.ones([]))
 
 
 class _Locations:
@@ -400,11 +335,7 @@ class _Locations:
 
 
 def _load_example(
-    records: RecordFiles,
-    cache: "DecodedCache | None",
-    example: tf.Tensor,
-    path: tf.Tensor,
-    offset: tf.Tensor,
+    records: RecordFiles, cache: "DecodedCache | None", what: ToRead
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns an example's image, as `preprocessing` takes it, and its label.
 
@@ -413,7 +344,7 @@ def _load_example(
 
     def read() -> tuple[tf.Tensor, tf.Tensor]:
         encoded, label = read_example(
-            path, offset, records.image_key, records.label_key
+            what.paths, what.offsets, records.image_key, records.label_key
         )
         if records.image_format == "png":
             return tf.io.decode_png(encoded, channels=3), label
@@ -421,7 +352,7 @@ def _load_example(
             return tf.io.decode_jpeg(encoded, channels=3), label
         return encoded, label
 
-    original, label = read() if cache is None else cache.get(example, read)
+    original, label = read() if cache is None else cache.get(what.examples, read)
     return original, tf.cast(label - records.first_label, tf.int32)
 
 
@@ -448,12 +379,8 @@ class DecodedCache:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the image (`[height, width, 3]` uint8) and label of an example.
 
-        Functions of a dataset call it, in any number of threads.
-
-        Args:
-            example: The index of the example, int64 scalar.
-            load: A function that decodes the image and returns it with its label, for
-                an example that the cache doesn't hold.
+        `load` decodes the image and returns it with its label, for an example that the
+        cache doesn't hold. Functions of a dataset call it, in any number of threads.
         """
         cached = self._images.lookup(example)
 
@@ -504,11 +431,9 @@ def of_run(
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """Returns the order of a run as a function that is traced once.
 
-    All phases share it, and all datasets that are built again after corrupt records.
-
-    Returns:
-        A function from positions of the run, `[n]` int64, to the examples there and to
-        their keys for the augmentation, both `[n]` int64.
+    It takes positions of the run, `[n]` int64, and returns the examples there and their
+    keys for the augmentation, both `[n]` int64. All phases share it, and all datasets
+    that are built again after corrupt records.
     """
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])

@@ -7,38 +7,25 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from data_prep.records import manifest, tf_example
+from data_prep.records import manifest
 from data_prep.records.manifest import RecordSet
+from data_prep.records.tf_example import RecordForm
 from resnet import native
 
 
-@dataclass(frozen=True)
-class RecordFiles:
-    """The location of the record of each example of one split, or of a part of it.
+@dataclass(frozen=True, kw_only=True)
+class RecordFiles(RecordForm):
+    """The records of one split, or of a part of it: their locations and their form.
 
-    Attributes:
-        paths: The paths of the record files.
-        file_of_example: The index of the file in `paths`, int32 `[num_examples]`.
-        offset_of_example: The offset of the record in its file in bytes, int64
-            `[num_examples]`.
-        number_of_example: The index of the example in the whole split, int64
-            `[num_examples]`; logs and the seeds of augmentation use it.
-        first_label: The label that the records use for class 0.
-        class_names: The names of the classes, in the order of the labels.
-        image_key: The name of the feature with the encoded image.
-        label_key: The name of the feature with the label.
-        image_format: The format of the encoded images, "jpeg" or "png".
+    The arrays are `[num_examples]`.
     """
 
-    paths: tuple[str, ...]
-    file_of_example: np.ndarray
-    offset_of_example: np.ndarray
+    paths: tuple[str, ...]  # Of the record files.
+    file_of_example: np.ndarray  # The index of the file in `paths`, int32.
+    offset_of_example: np.ndarray  # Of the record in its file in bytes, int64.
+    # The index of the example in the whole split, int64; logs and the seeds of
+    # augmentation use it.
     number_of_example: np.ndarray
-    first_label: int
-    class_names: tuple[str, ...]
-    image_key: str = tf_example.ENCODED
-    label_key: str = tf_example.LABEL
-    image_format: str = "jpeg"
 
     @property
     def num_examples(self) -> int:
@@ -57,9 +44,7 @@ class RecordFiles:
 
 
 def open_split(record_set: RecordSet, split_name: str) -> RecordFiles:
-    """Returns one split of a data set.
-
-    The record files themselves are not opened; `manifest.check_files` checks them.
+    """Returns one split of a data set, whose record files are not opened.
 
     Raises:
         UserError: If the file with the offsets is corrupt.
@@ -84,12 +69,8 @@ def read_example(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the encoded image (string) and its label as stored (int64).
 
-    Functions of a dataset call it. A corrupt record, or an offset at which no record
-    begins, raises an error.
-
-    Args:
-        path: The path of the record file, a string scalar.
-        offset: The offset of the record in bytes, an int64 scalar.
+    Functions of a dataset call it. `path` is a string scalar and `offset` an int64
+    scalar. A corrupt record, or an offset at which no record begins, raises an error.
     """
     ops = native.ops()
     if ops is None:
@@ -141,19 +122,12 @@ class _RecordsFrom(tf.data.Dataset):
 
 @dataclass(frozen=True)
 class ExampleShard:
-    """A part of a split and the ranks that read it.
+    """A part of a split and the ranks that read it."""
 
-    Attributes:
-        records: The examples of the part.
-        rank: The number of this rank among the ranks that read the part, from 0.
-        num_ranks: The number of ranks that read the part.
-        num_examples_of_all: The number of examples of the whole split, over all parts.
-    """
-
-    records: RecordFiles
-    rank: int
-    num_ranks: int
-    num_examples_of_all: int
+    records: RecordFiles  # The examples of the part.
+    rank: int  # Of this process among the ranks that read the part, from 0.
+    num_ranks: int  # That read the part.
+    num_examples_of_all: int  # Of the whole split, over all parts.
 
     @property
     def first_example(self) -> int:
@@ -171,12 +145,8 @@ def shard_of_rank(
 ) -> ExampleShard:
     """Returns the example shard of a rank.
 
-    Ranks that read the same record files divide the examples of these files among
-    themselves.
-
-    Args:
-        shards_of_ranks: The indices of the record files that each rank reads.
-        rank: The rank, from 0.
+    Ranks that read the same record files, of these indices, divide the examples of
+    these files among themselves.
     """
     files = shards_of_ranks[rank]
     ranks = [other for other, indices in enumerate(shards_of_ranks) if indices == files]

@@ -20,10 +20,8 @@ def open_record_set(
 ) -> RecordSet:
     """Returns the data set in a folder, which must have this split.
 
-    A set that another program wrote is indexed first.
-
-    The index is written once: by rank 0 and, on a node that doesn't see rank 0's file
-    system, by one rank of that node.
+    A set that another program wrote is indexed first: by rank 0 and, on a node that
+    doesn't see rank 0's file system, by one rank of that node.
 
     Raises:
         AgreedError: On all ranks, if the folder holds no such data set, or its name is
@@ -102,16 +100,12 @@ def check_shards_of_nodes(
             holders.setdefault(index, []).append(node)
     for index, shard in enumerate(split.shards):
         nodes = holders.get(index, [])
-        if not nodes:
+        if len(nodes) != 1:
+            ranks = [str(shards_of_ranks.index(node)) for node in nodes[:2]]
+            where = f"the nodes of ranks {' and '.join(ranks)}" if nodes else "no node"
             raise UserError(
                 f"--shard_by=file needs each shard on one node; {shard.path} is on"
-                f" no node. {_ADVICE}"
-            )
-        if len(nodes) > 1:
-            first, second = map(shards_of_ranks.index, nodes[:2])
-            raise UserError(
-                f"--shard_by=file needs each shard on one node; {shard.path} is on"
-                f" the nodes of ranks {first} and {second}. {_ADVICE}"
+                f" {where}. {_ADVICE}"
             )
     examples_per_rank = [
         sum(split.shards[index].num_records for index in node) / num_ranks

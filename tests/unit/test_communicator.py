@@ -23,7 +23,9 @@ _SPLIT = Split(
     "train.npy",
     "0",
 )
-_MANIFEST = Manifest(("a",), 1, {"train": _SPLIT}, {})
+_MANIFEST = Manifest(
+    class_names=("a",), first_label=1, splits={"train": _SPLIT}, source={}
+)
 
 
 @pytest.fixture

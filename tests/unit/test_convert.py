@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from data_prep.conversion import convert, output_folder, shards
-from data_prep.conversion.plan import Options, Plan, shard_jobs
+from data_prep.conversion.plan import Options, Plan
 from data_prep.conversion.plan import make_plan as make_plan_of
 from data_prep.records import manifest
 from data_prep.sources import raw_data
@@ -60,7 +60,7 @@ def test_a_plan_puts_each_image_into_one_shard(raw, tmp_path):
         "train/train-00002-of-00003",
         "validation/validation-00000-of-00001",
     ]
-    jobs = list(shard_jobs(plan, left_out=()))
+    jobs = list(plan.shard_jobs())
     assert [job.path for job in jobs] == plan.paths
     assert [len(job.images) for job in jobs] == [3, 2, 2, 3]
     names = [image.name for job in jobs for image in job.images]
@@ -71,7 +71,7 @@ def test_a_plan_puts_each_image_into_one_shard(raw, tmp_path):
         assert classes == [image.class_name for image in job.images]
     assert not (tmp_path / "set").exists()
 
-    some = shard_jobs(plan, left_out={plan.paths[0], plan.paths[3]})
+    some = plan.shard_jobs(left_out={plan.paths[0], plan.paths[3]})
     assert list(some) == jobs[1:3]
 
 
@@ -82,7 +82,7 @@ def test_more_shards_than_images_are_refused(raw, tmp_path):
 
 def test_a_part_of_the_training_images_are_those_that_come_first(raw, tmp_path):
     def names_of(plan: Plan) -> list[str]:
-        jobs = shard_jobs(plan, left_out=())
+        jobs = plan.shard_jobs()
         return [image.name for job in jobs for image in job.images]
 
     whole = names_of(make_plan(raw, tmp_path / "set", shuffle_seed=2))
@@ -122,7 +122,7 @@ def test_the_manifest_counts_what_was_written(raw, tmp_path):
     assert record_set.manifest == made
     manifest.check_files(record_set, "train")
     assert validation.shards[0].class_mixing == 0
-    for shard, job in zip(train.shards, shard_jobs(plan, ()), strict=False):
+    for shard, job in zip(train.shards, plan.shard_jobs(), strict=False):
         good = [i.class_name for i in job.images if not i.name.endswith("n0/4.JPEG")]
         half = len(good) / 2
         expected = 2 * (good.count("n0") - half) ** 2 / half

@@ -70,10 +70,10 @@ EXAMPLES = {
         tf_example.encode_example({tf_example.ENCODED: encoded("JPEG")}),
         "it has no feature image/class/label",
     ),
-    "label too low": (example(label=0), "its label must be from 1 to 4; it is 0"),
-    "label too high": (example(label=5), "its label must be from 1 to 4; it is 5"),
+    "label too low": (example(label=0), "its label is 0; expected 1 to 4"),
+    "label too high": (example(label=5), "its label is 5; expected 1 to 4"),
     "no JPEG": (example(b"GIF89a..."), "its image is neither JPEG nor PNG"),
-    "a PNG": (example(encoded("PNG")), "its image is a PNG, not a JPEG"),
+    "a PNG": (example(encoded("PNG")), "its image is a PNG file; expected JPEG"),
     "cut JPEG": (example(encoded("JPEG")[:-400]), "its image can't be decoded"),
 }
 DAMAGES = {
@@ -107,7 +107,7 @@ def test_whole_records_are_not_corrupt(records, put_record):
     pngs = put_record(records, 3, tfrecord.frame_record(example(encoded("PNG"))))
     pngs = dataclasses.replace(pngs, image_format="png")
     assert describe_corruption(pngs, 3) is None
-    assert "is a JPEG, not a PNG" in describe_corruption(pngs, 4)
+    assert "is a JPEG file; expected PNG" in describe_corruption(pngs, 4)
 
 
 def test_a_file_that_cannot_be_read_now_is_no_mistake_of_the_user(records, monkeypatch):

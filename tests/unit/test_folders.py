@@ -163,7 +163,7 @@ def test_the_validation_folder_has_one_of_three_names(tmp_path, folder):
             None,
             "synset_labels.txt must contain the class",
         ),
-        (["val/1.jpg"], "a\nb\n", "each of the 1 images in .*; it has 2"),
+        (["val/1.jpg"], "a\nb\n", "each of the 1 validation images; it has 2"),
         (["val/1.jpg", "val/2.jpg"], "\na", "line 1 is empty"),
         (["train/a/1.jpg", "val/c/1.jpg"], None, "1 have none: 'c'"),
         (["train/a/1.jpg", "val/1.jpg"], "c", "1 have none: 'c'"),

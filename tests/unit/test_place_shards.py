@@ -19,7 +19,8 @@ def contents(num_shards: int) -> Manifest:
         for index in range(num_shards)
     )
     split = Split("train", shards, (sum(s.num_records for s in shards),), "t.npy", "0")
-    return Manifest(("a",), 1, {"train": split}, {})
+    splits = {"train": split}
+    return Manifest(class_names=("a",), first_label=1, splits=splits, source={})
 
 
 @given(num_nodes=st.integers(1, 300), more=st.integers(0, 1000))

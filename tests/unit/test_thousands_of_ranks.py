@@ -135,7 +135,10 @@ def test_the_files_placed_on_the_nodes_are_accepted_and_each_example_has_a_rank(
     num_nodes, per_node
 ):
     split = split_of(2 * num_nodes, 20_000)
-    placed = place_shards.place(Manifest(("a",), 1, {"train": split}, {}), num_nodes)
+    contents = Manifest(
+        class_names=("a",), first_label=1, splits={"train": split}, source={}
+    )
+    placed = place_shards.place(contents, num_nodes)
     shards_of_ranks = [
         tuple(shards) for shards in placed["train"] for _ in range(per_node)
     ]

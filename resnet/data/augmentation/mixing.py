@@ -25,17 +25,10 @@ def mix_pairs(
       copied from the partner. The box is clipped to the image; the weight of the
       example's own label is the fraction of the pixels outside of the box.
 
-    If both have an alpha, each of them is used with probability 1/2.
-
-    Args:
-        images: The images, `[batch, side, side, 3]` float32; the batch is even.
-        seeds: The seeds of the examples, `[batch, 2]` int64.
-        mixup: The alpha of mixup; 0 for none.
-        cutmix: The alpha of CutMix; 0 for none.
-
-    Returns:
-        The mixed images, of the shape and type of `images`, and the weight of each
-        example's own label, `[batch]` float32, from 0 to 1.
+    `mixup` and `cutmix` are the alphas, or 0 for none. If both have one, each of them
+    is used with probability 1/2. The images are `[batch, side, side, 3]` float32 with
+    an even batch, the seeds of the examples `[batch, 2]` int64. The weight of each
+    example's own label is `[batch]` float32, from 0 to 1.
 
     Source: Zhang et al. 2017, arXiv:1710.09412; Yun et al. 2019, arXiv:1905.04899,
     section 3.
@@ -94,13 +87,8 @@ def _beta(seed: tf.Tensor, uniform: tf.Tensor, alpha: float) -> tf.Tensor:
 
     With a small alpha, a gamma variable can be too small for a float32, but its
     logarithm is not: a gamma variable of alpha is the product of a gamma variable of
-    alpha + 1 and a uniform variable to the power of 1 / alpha.
-
-    Args:
-        seed: The seed of the example, int64 `[2]`.
-        uniform: Uniform random numbers, `[2]` float32, from 0 to below 1; independent
-            of those drawn here, with the seed for `MIXING_GAMMAS`.
-        alpha: The parameter of the distribution, greater than 0.
+    alpha + 1 and a uniform variable to the power of 1 / alpha. `uniform` holds two
+    numbers in [0, 1), independent of those drawn here with the seed of the example.
 
     Source: Marsaglia and Tsang 2000, "A Simple Method for Generating Gamma Variables",
     section 6.

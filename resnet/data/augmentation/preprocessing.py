@@ -37,6 +37,7 @@ IMAGENET = Normalization(IMAGENET_MEAN, IMAGENET_STDDEV)
 MEAN, STDDEV = IMAGENET
 NOT_NORMALIZED = Normalization((0.0,) * 3, (1 / 255,) * 3)  # Values from 0 to 255.
 
+UPRIGHT = False  # Not flipped.
 FALLBACK_CROP_FRACTION = 0.875  # 224 / 256.
 CUTOUT_FRACTION = 0.25  # As usual for CIFAR-10: 8 of 32 pixels.
 
@@ -70,11 +71,9 @@ def train_image(
 
     RandAugment follows after them, but before the cutout mask.
 
-    Args:
-        phase: The phase of the run, whose settings the image has.
-        seed: The seed of the example, int64 `[2]`, the first number not negative. The
-            result depends only on the seed and the original image.
-        flip: Whether the image is flipped, a bool scalar; None for probability 1/2.
+    The result depends only on the original image and the seed of the example, int64
+    `[2]`, the first number not negative. `flip` (a bool scalar) says whether the image
+    is flipped; None stands for probability 1/2.
 
     Source of "pad_crop_flip_cutout": davidcpage/cifar10-fast, core.py (Crop, FlipLR,
     Cutout). Of "random_crop": the last phase of sara-nl/caffe's solvers, Codreanu et
@@ -101,21 +100,17 @@ def eval_image(
 ) -> tf.Tensor:
     """Returns an image for evaluation: its central square, resized and normalized.
 
-    Args:
-        image_size: The height and width of the result, in pixels.
-        crop_fraction: The side of the central square as a fraction of the shorter side
-            of the original image.
-        crop: "crop_then_resize", or "resize_then_crop" as in February 2018: the shorter
-            side is resized to `image_size / crop_fraction`, then the center is cropped.
+    `crop_fraction` is the side of the square as a fraction of the shorter side of the
+    original image. `crop` is "crop_then_resize", or "resize_then_crop" as in February
+    2018: the shorter side is resized to `image_size / crop_fraction`, then the center
+    is cropped.
     """
     if crop == "resize_then_crop":
         shorter_side = round(image_size / crop_fraction)
-        return _scale_and_crop(
-            decoded(original), shorter_side, image_size, normalization
-        )
+        image = _scale(decoded(original), shorter_side, UPRIGHT, normalization)
+        return _center(image, image_size)
     square = _central_square(original, shape_of(original), crop_fraction)
-    size = image_size, image_size
-    return _resize(square, size, tf.constant(False), normalization)
+    return _resize(square, (image_size,) * 2, UPRIGHT, normalization)
 
 
 def five_crops(
@@ -127,39 +122,26 @@ def five_crops(
     """Returns the crops at the corners and the center of a resized image.
 
     They are top left, top right, bottom left, bottom right and center, normalized:
-    `[5, image_size, image_size, 3]` float32.
-
-    Args:
-        image_size: The height and width of each crop, in pixels.
-        crop_fraction: The side of a crop as a fraction of the shorter side, which is
-            resized to `image_size / crop_fraction`.
+    `[5, image_size, image_size, 3]` float32. The shorter side is resized to
+    `image_size / crop_fraction`.
 
     Source: Krizhevsky et al. 2012, "ImageNet Classification with Deep Convolutional
     Neural Networks", section 4.1, who took the corners of the central square.
     """
     shorter_side = round(image_size / crop_fraction)
-    upright = tf.constant(False)
-    image = _scale(decoded(original), shorter_side, upright, normalization)
-    height, width, _ = tf.unstack(tf.shape(image))
-    bottom, right = height - image_size, width - image_size
-    begins = (
-        (0, 0),
-        (0, right),
-        (bottom, 0),
-        (bottom, right),
-        (_centered(height, image_size), _centered(width, image_size)),
-    )
-    crops = [
+    image = _scale(decoded(original), shorter_side, UPRIGHT, normalization)
+    bottom, right, _ = tf.unstack(tf.shape(image) - image_size)
+    corners = [
         tf.slice(image, (top, left, 0), (image_size, image_size, 3))
-        for top, left in begins
+        for top, left in ((0, 0), (0, right), (bottom, 0), (bottom, right))
     ]
-    return tf.ensure_shape(tf.stack(crops), (5, image_size, image_size, 3))
+    return tf.stack([*corners, _center(image, image_size)])
 
 
 def resize_with_stock_ops(
     image: tf.Tensor,
-    size: tuple[tf.Tensor | int, tf.Tensor | int],
-    flip: tf.Tensor,
+    size: tf.Tensor | tuple[int, int],
+    flip: tf.Tensor | bool,
     normalization: Normalization = IMAGENET,
 ) -> tf.Tensor:
     """Returns what `_resize` returns, without the compiled op.
@@ -173,20 +155,18 @@ def resize_with_stock_ops(
         align_corners=False,
         half_pixel_centers=False,
     )[0]
+    flip = tf.convert_to_tensor(flip)
     resized = tf.cond(flip, lambda: tf.reverse(resized, [1]), lambda: resized)
     return (resized - _on_bytes(normalization.mean)) / _on_bytes(normalization.stddev)
 
 
 def _resize(
     image: tf.Tensor,
-    size: tuple[tf.Tensor | int, tf.Tensor | int],
-    flip: tf.Tensor,
+    size: tf.Tensor | tuple[int, int],
+    flip: tf.Tensor | bool,
     normalization: Normalization,
 ) -> tf.Tensor:
-    """Returns an image (`[height, width, 3]` uint8) resized, flipped, and normalized.
-
-    `size` is the height and width of the result; `flip` says whether it is flipped.
-    """
+    """Returns an image (`[height, width, 3]` uint8) resized, flipped and normalized."""
     ops = native.ops()
     if ops is None:
         return resize_with_stock_ops(image, size, flip, normalization)
@@ -215,14 +195,12 @@ def _augmented(
         crop = _random_crop(original, window, phase.min_crop_area)
         return _resize(crop, size, flip, normalization)
     if augmentation == "random_resized_crop_2018_02":
-        return _random_crop_2018_02(
-            decoded(original), phase, window, flip, normalization
-        )
+        return _random_crop_2018_02(original, phase, window, flip, normalization)
     if augmentation == "random_crop":
         shorter_side = round(image_size / FALLBACK_CROP_FRACTION)
         image = _scale(decoded(original), shorter_side, flip, normalization)
         return tf.image.stateless_random_crop(image, (*size, 3), window)
-    image = _resize(decoded(original), size, tf.constant(False), normalization)
+    image = _resize(decoded(original), size, UPRIGHT, normalization)
     if augmentation == "none":
         return image
     shift = round(image_size * phase.shift_fraction)
@@ -246,9 +224,8 @@ def _random_augmented(
     # Halves are frequent: all of them are rounded down, whatever the rounding errors of
     # about 1e-5 are.
     values = tf.cast(tf.clip_by_value(values + 0.499, 0, 255), tf.uint8)
-    values = random_augment.augment(
-        tf.reshape(values, [side, side, 3]), magnitude, seed
-    )
+    values = tf.reshape(values, [side, side, 3])
+    values = random_augment.augment(values, magnitude, seed)
     values = tf.cast(tf.reshape(values, [side, side * 3]), tf.float32)
     return tf.reshape((values - mean) / stddev, [side, side, 3])
 
@@ -274,26 +251,20 @@ def _random_crop_2018_02(
     normalization: Normalization,
 ) -> tf.Tensor:
     """Returns a random crop of the original image, resized and normalized."""
-    image_size = phase.image_size
-    shape = shape_of(original)
+    original, image_size = decoded(original), phase.image_size
+    shape = tf.shape(original)
     begin, size = _random_window(shape, seed, 1, phase.min_crop_area)
 
     def center() -> tf.Tensor:
-        image = _scale_and_crop(
-            decoded(original), image_size, image_size, normalization
-        )
+        image = _scale(original, image_size, UPRIGHT, normalization)
+        image = _center(image, image_size)
         return tf.where(flip, image[:, ::-1], image)
 
-    image = tf.cond(
-        tf.reduce_all(size == shape[:2]),
-        center,
-        lambda: _resize(
-            crop(original, begin, size),
-            (image_size, image_size),
-            flip,
-            normalization,
-        ),
-    )
+    def window() -> tf.Tensor:
+        part = crop(original, begin, size)
+        return _resize(part, (image_size,) * 2, flip, normalization)
+
+    image = tf.cond(tf.reduce_all(size == shape[:2]), center, window)
     return tf.ensure_shape(image, (image_size, image_size, 3))
 
 
@@ -324,28 +295,20 @@ def _central_square(
     return crop(original, begin, tf.stack([side, side]))
 
 
-def _scale_and_crop(
-    image: tf.Tensor, shorter_side: int, image_size: int, normalization: Normalization
-) -> tf.Tensor:
-    """Returns the center of the image after resizing its shorter side; normalized."""
-    image = _scale(image, shorter_side, tf.constant(False), normalization)
-    height, width, _ = tf.unstack(tf.shape(image))
-    top, left = _centered(height, image_size), _centered(width, image_size)
-    image = tf.slice(image, (top, left, 0), (image_size, image_size, 3))
-    return tf.ensure_shape(image, (image_size, image_size, 3))
+def _center(image: tf.Tensor, side: int) -> tf.Tensor:
+    """Returns the central square of a normalized image."""
+    begin = tf.concat([_centered(tf.shape(image)[:2], side), [0]], 0)
+    return tf.ensure_shape(tf.slice(image, begin, (side, side, 3)), (side, side, 3))
 
 
 def _scale(
     image: tf.Tensor, shorter_side: int, flip: tf.Tensor, normalization: Normalization
 ) -> tf.Tensor:
     """Returns the image, shorter side resized, optionally flipped; normalized."""
-    shape = tf.shape(image)
-    height, width = tf.cast(shape[0], tf.float32), tf.cast(shape[1], tf.float32)
-    shorter = tf.minimum(height, width)
+    size = tf.cast(tf.shape(image)[:2], tf.float32)
     # Rounded down, as the source does.
-    new_height = tf.cast(height / shorter * shorter_side, tf.int32)
-    new_width = tf.cast(width / shorter * shorter_side, tf.int32)
-    return _resize(image, (new_height, new_width), flip, normalization)
+    new_size = tf.cast(size / tf.reduce_min(size) * shorter_side, tf.int32)
+    return _resize(image, new_size, flip, normalization)
 
 
 def _centered(length: tf.Tensor, part: tf.Tensor | int) -> tf.Tensor:
@@ -355,48 +318,38 @@ def _centered(length: tf.Tensor, part: tf.Tensor | int) -> tf.Tensor:
 
 def _cutout(image: tf.Tensor, side: int, seed: tf.Tensor) -> tf.Tensor:
     """Returns the image with a square of zeros at a random position."""
+    num_places = image.shape[0] + 1 - side
+    begin = tf.random.stateless_uniform([2, 1], seed, maxval=num_places, dtype=tf.int32)
     positions = tf.range(image.shape[0])
-    begin = tf.random.stateless_uniform(
-        [2], seed, maxval=image.shape[0] + 1 - side, dtype=tf.int32
-    )
-    row, column = (
-        (positions >= first) & (positions < first + side) for first in tf.unstack(begin)
-    )
-    mask = row[:, tf.newaxis] & column[tf.newaxis, :]
-    return tf.where(mask[..., tf.newaxis], 0.0, image)
-
-
-def _is_decoded(original: tf.Tensor) -> bool:
-    return original.dtype == tf.uint8
+    rows, columns = tf.unstack((positions >= begin) & (positions < begin + side))
+    mask = rows[:, tf.newaxis, tf.newaxis] & columns[:, tf.newaxis]
+    return tf.where(mask, 0.0, image)
 
 
 def shape_of(original: tf.Tensor) -> tf.Tensor:
     """Returns height, width and channels, int32; of a JPEG, only the header is read."""
-    if _is_decoded(original):
+    if original.dtype == tf.uint8:
         return tf.shape(original)
     return tf.image.extract_jpeg_shape(original)
 
 
 def decoded(original: tf.Tensor) -> tf.Tensor:
     """Returns the whole image, `[height, width, 3]` uint8."""
-    return (
-        original if _is_decoded(original) else tf.io.decode_jpeg(original, channels=3)
-    )
+    if original.dtype == tf.uint8:
+        return original
+    return tf.io.decode_jpeg(original, channels=3)
 
 
 def crop(original: tf.Tensor, begin: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """Returns a crop of the original image, decoded; uint8.
 
-    Only the blocks of a JPEG that the crop touches are decoded. If the JPEG has
-    subsampled colours, the first and last column of the crop can differ slightly from
-    those of the decoded whole, because the decoder lacks the neighbouring columns. The
-    published runs used the same decoder.
-
-    Args:
-        begin: The top and left position of the crop in pixels, int32 `[2]`.
-        size: The height and width of the crop in pixels, int32 `[2]`.
+    `begin` is its top and left position and `size` its height and width in pixels,
+    int32 `[2]`. Only the blocks of a JPEG that the crop touches are decoded. If the
+    JPEG has subsampled colours, the first and last column of the crop can differ
+    slightly from those of the decoded whole, because the decoder lacks the neighbouring
+    columns. The published runs used the same decoder.
     """
-    if _is_decoded(original):
+    if original.dtype == tf.uint8:
         return tf.slice(original, tf.concat([begin, [0]], 0), tf.concat([size, [3]], 0))
     window = tf.concat([begin, size], 0)
     return tf.image.decode_and_crop_jpeg(original, window, channels=3)

@@ -34,16 +34,11 @@ Operation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def augment(image: tf.Tensor, magnitude: float, seed: tf.Tensor) -> tf.Tensor:
-    """Returns the image after two operations, each drawn from all operations.
+    """Returns an image, `[side, side, 3]` uint8, after two randomly drawn operations.
 
     An operation with two directions, such as a rotation, takes each of them with
-    probability 1/2.
-
-    Args:
-        image: The image, `[side, side, 3]` uint8.
-        magnitude: The magnitude of the operations, from 0 to 10. At 0, only operations
-            without a magnitude change the image.
-        seed: The seed of the example, int64 `[2]`.
+    probability 1/2. The magnitude is from 0 to 10; at 0, only operations without a
+    magnitude change the image. The seed is that of the example, int64 `[2]`.
     """
     numbers = tf.random.stateless_uniform(
         [2, NUM_OPERATIONS], seed_for(seed, RANDOM_AUGMENT)
@@ -61,15 +56,13 @@ def augment(image: tf.Tensor, magnitude: float, seed: tf.Tensor) -> tf.Tensor:
 def _one_of(operations: tuple[Operation, ...]) -> Callable[..., tf.Tensor]:
     """Returns a function that applies the operation with a given index.
 
-    It is traced only once for each shape of images, because tracing the branches of all
-    operations takes a second.
+    It is traced only once for each shape of images, which takes a second.
     """
 
     @tf.function(autograph=False)
     def one_of(index: tf.Tensor, image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-        branches = [
-            functools.partial(operation, image, strength) for operation in operations
-        ]
+        partial = functools.partial
+        branches = [partial(operation, image, strength) for operation in operations]
         return tf.switch_case(index, branches)
 
     return one_of
@@ -182,20 +175,8 @@ def _shift(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    _identity,
-    _auto_contrast,
-    _equalize,
-    _rotate,
-    _solarize,
-    _color,
-    _posterize,
-    _contrast,
-    _brightness,
-    _sharpness,
-    _shear_x,
-    _shear_y,
-    _shift_x,
-    _shift_y,
+    *(_identity, _auto_contrast, _equalize, _rotate, _solarize, _color, _posterize),
+    *(_contrast, _brightness, _sharpness, _shear_x, _shear_y, _shift_x, _shift_y),
 )
 
 
@@ -214,8 +195,7 @@ def _enhanced(
 ) -> tf.Tensor:
     """Returns the image with a stronger or weaker difference from a degenerate one.
 
-    The latter is the image without the enhanced property, for example in grey; float32,
-    of a shape that broadcasts to the image's. A strength of 0 changes nothing.
+    The latter is the image without the enhanced property, for example in grey; float32.
     """
     factor = 1 + _MAX_CHANGE * strength
     return _to_bytes(degenerate + factor * (tf.cast(image, tf.float32) - degenerate))
