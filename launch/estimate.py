@@ -16,8 +16,7 @@ import pathlib
 import re
 import statistics
 import sys
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -33,7 +32,7 @@ from launch.estimator import MOST_NODES, Cluster, Prediction, Workload
 from resnet.base import cli, json_file
 from resnet.base.errors import UserError, print_to_pipe
 from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
-from resnet.base.text import estimated
+from resnet.base.text import estimated, hanging
 from resnet.config import command_line, recipe_file, topics
 from resnet.config.command_line import TrainFlags
 from resnet.config.compression import METHODS, CompressionSettings
@@ -45,8 +44,6 @@ from resnet.config.resolve import ScheduleOverrides, resolve
 _GIGABIT = 1e9 / 8  # Bytes.
 _SECONDS = {"s": 1, "min": 60, "h": 3600}
 _POSITIVE = (1e-9, 1e12)  # With others, times may be more than a float can hold.
-_WIDTH = 80  # The width of most terminals.
-_NUMBERS = ("images_per_second", "min", "max", "batch_size", "ranks", "steps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +271,41 @@ def require_dividing(
             )
 
 
+@dataclass(frozen=True)
+class Benchmark:
+    """What a benchmark of a node has found, as far as it is read."""
+
+    images_per_second: float  # The median of the steps'.
+    min: float
+    max: float
+    batch_size: int  # Of a rank.
+    ranks: int
+    steps: int
+    image_size: int
+    model: str
+    infer: bool
+
+    def __post_init__(self) -> None:
+        for name in ("images_per_second", "min", "max", "batch_size", "ranks", "steps"):
+            if getattr(self, name) <= 0:
+                raise UserError(f"{name!r} must be above 0; got {getattr(self, name)}")
+        if self.infer:
+            raise UserError("it is of evaluation (--infer), not of training")
+
+    @property
+    def images(self) -> int:
+        """The images of a step."""
+        return self.batch_size * self.ranks
+
+    @property
+    def step_noise(self) -> float:
+        """The standard deviation of a step, from the lowest and highest rate."""
+        shortest, longest = (
+            self.images_per_second / rate for rate in (self.max, self.min)
+        )
+        return estimator.noise_of_range(shortest, longest, 1.0, self.steps)
+
+
 def read_cluster(
     speed: NodeSpeed, flags: ClusterFlags, config: Config
 ) -> tuple[Cluster, int]:
@@ -296,17 +328,16 @@ def read_cluster(
     image_size = config.image_size
     if speed.benchmark:
         results = [read_benchmark(path, config.model) for path in speed.benchmark]
-        for path, values in zip(speed.benchmark, results, strict=True):
-            for name in ("ranks", "image_size"):
-                if values[name] != results[0][name]:
-                    raise UserError(
-                        f"the files of --benchmark must have the same {name}; got"
-                        f" {results[0][name]} in {speed.benchmark[0]} and"
-                        f" {values[name]} in {path}."
-                    )
+        ranks, image_size = results[0].ranks, results[0].image_size
+        for path, result in zip(speed.benchmark, results, strict=True):
+            if (result.ranks, result.image_size) != (ranks, image_size):
+                raise UserError(
+                    "the files of --benchmark must have the same ranks and image_size;"
+                    f" got {ranks} and {image_size} in {speed.benchmark[0]},"
+                    f" {result.ranks} and {result.image_size} in {path}."
+                )
         rate, fixed = fitted_speed(results)
-        ranks, image_size = results[0]["ranks"], results[0]["image_size"]
-        if noises := [_noise(values) for values in results if values["steps"] > 1]:
+        if noises := [result.step_noise for result in results if result.steps > 1]:
             noise = statistics.median(noises)
     disk = flags.shared_disk_gbit
     return Cluster(
@@ -321,17 +352,14 @@ def read_cluster(
     ), image_size
 
 
-def fitted_speed(results: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+def fitted_speed(results: Sequence[Benchmark]) -> tuple[float, float]:
     """Returns the images per second of a node, and the seconds of a step at 0 images.
 
     The line goes through 0 if there is one point only, or if its seconds at 0 images
     would be negative.
     """
-    images = [values["batch_size"] * values["ranks"] for values in results]
-    seconds = [
-        count / values["images_per_second"]
-        for count, values in zip(images, results, strict=True)
-    ]
+    images = [result.images for result in results]
+    seconds = [result.images / result.images_per_second for result in results]
     if len(set(images)) > 1:
         slope, fixed = statistics.linear_regression(images, seconds)
         if fixed >= 0 and slope > 0:
@@ -339,58 +367,35 @@ def fitted_speed(results: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     return sum(images) / sum(seconds), 0.0
 
 
-def _noise(values: Mapping[str, Any]) -> float:
-    """Returns the standard deviation of a step, from the lowest and highest rate."""
-    median = values["images_per_second"]
-    shortest, longest = (median / values[name] for name in ("max", "min"))
-    return estimator.noise_of_range(shortest, longest, 1.0, int(values["steps"]))
-
-
-def read_benchmark(path: str, model: str) -> dict[str, Any]:
+def read_benchmark(path: str, model: str) -> Benchmark:
     """Returns the results of a benchmark of one node.
 
     Raises:
         UserError: If they aren't a benchmark's, or are of another network.
     """
-    expected = "--benchmark must name files that eval/benchmark.py --json printed"
-    try:
-        lines = pathlib.Path(path).read_text(encoding="utf-8").strip().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it isn't text"
-        raise UserError(f"{expected}; {path}: {reason}.") from error
-    # Somebody may have formatted it.
-    is_formatted = len(lines) > 1 and lines[0].startswith("{")
-    text = "\n".join(lines if is_formatted else lines[-1:])
-    try:
-        values = json_file.parse(text, dict, path, "a benchmark's results")
-    except UserError as error:
-        raise UserError(f"{expected}; {path} has no JSON in its last line.") from error
-    for name in (*_NUMBERS, "image_size", "model", "infer"):
-        if name not in values:
-            raise UserError(f"{expected}; {path} has no {name}.")
-    for name in _NUMBERS:
-        value = values[name]
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 < value < math.inf:
-            raise UserError(f"{expected}; {name} of {path} is {value!r}.")
-    if values["infer"]:
-        raise UserError(
-            f"--benchmark must be of training; {path} is of evaluation (--infer)."
-        )
-    if values["model"] != model:
-        raise UserError(
-            f"--benchmark must be of the recipe's network, {model}; {path} is of"
-            f" {values['model']}. Measure again with --model={model}."
-        )
-    return values
+    with json_file.naming(path, "what eval/benchmark.py --json printed (--benchmark)"):
+        try:
+            lines = pathlib.Path(path).read_text(encoding="utf-8").strip().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it isn't text"
+            raise UserError(f"it can't be read: {reason}") from error
+        # Somebody may have formatted it.
+        is_formatted = len(lines) > 1 and lines[0].startswith("{")
+        text = "\n".join(lines if is_formatted else lines[-1:])
+        values = json_file.parse(text, dict, "its last line", "JSON")
+        names = [field.name for field in dataclasses.fields(Benchmark)]
+        known = {name: values[name] for name in names if name in values}
+        result = json_file.instance(Benchmark, known)
+        if result.model != model:
+            raise UserError(
+                f"it is of {result.model}, and the recipe's network is {model}."
+                f" Measure again with --model={model}"
+            )
+    return result
 
 
 def parse_time(text: str, flag: str) -> float:
-    """Returns a time such as 1h or 45min in seconds.
-
-    Raises:
-        UserError: If it isn't such a text, or the time is 0.
-    """
+    """Returns a time such as 1h or 45min in seconds; UserError if it isn't above 0."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", text.strip())
     if not match or not float(match[1]):
         raise UserError(
@@ -402,14 +407,14 @@ def parse_time(text: str, flag: str) -> float:
 
 def describe(workload: Workload, cluster: Cluster, config: Config) -> str:
     """Returns what is estimated, in lines."""
-    shared = "each node reads its own disk"
-    if cluster.shared_disk < math.inf:
-        shared = (
-            f"all nodes read {_number(cluster.shared_disk / _GIGABIT)} Gbit/s together"
-        )
     node = f"{cluster.images_per_second:.4g} images/s by itself"
     if cluster.fixed_seconds:
         node += f" and {cluster.fixed_seconds:.3g} s a step"
+    node += f", {cluster.ranks_per_node} rank(s), steps vary by"
+    disk = "each node reads its own disk"
+    if cluster.shared_disk < math.inf:
+        together = _number(cluster.shared_disk / _GIGABIT)
+        disk = f"all nodes read {together} Gbit/s together"
     facts = {
         "training": (
             f"{config.recipe}: {config.model}, {workload.num_steps:,} steps of"
@@ -417,22 +422,15 @@ def describe(workload: Workload, cluster: Cluster, config: Config) -> str:
             f" {workload.gradient_bytes / 1e6:,.1f} MB of gradients"
         ),
         "exchange": _exchange(workload),
-        "node": (
-            f"{node}, {cluster.ranks_per_node} rank(s), steps vary by"
-            f" {cluster.step_noise:.1%}; {shared}"
-        ),
+        "node": f"{node} {cluster.step_noise:.1%}; {disk}",
         "network": (
             f"{_number(cluster.bandwidth / _GIGABIT)} Gbit/s a node,"
             f" {_number(1e6 * cluster.latency)} us a message, the exchange overlaps"
             f" with {cluster.overlap:.0%} of the backward pass"
         ),
     }
-    return "\n".join(
-        textwrap.fill(
-            text, _WIDTH, initial_indent=f"{name:10}", subsequent_indent=" " * 10
-        )
-        for name, text in facts.items()
-    )
+    lines = [line for name in facts for line in hanging(f"{name:10}", facts[name])]
+    return "\n".join(lines)
 
 
 def _exchange(workload: Workload) -> str:
@@ -466,10 +464,7 @@ def table(predictions: Sequence[Prediction]) -> str:
                 *map(_cell, (of.hours, of.node_hours)),
             ]
         )
-    return "\n".join(
-        "".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    )
+    return "\n".join("".join(map(str.rjust, row, widths)) for row in rows)
 
 
 def answers(
@@ -479,31 +474,33 @@ def answers(
     predictions: Sequence[Prediction],
 ) -> str:
     """Returns sentences about the time that is asked for, and about the knee."""
-    sentences = []
+    lines = []
     if time and within:
-        sentences.append(
+        lines = hanging(
+            "",
             f"{within.num_nodes:,} node(s) train in {time}: in"
             f" {estimated(3600 * within.hours)}, for {_number(within.node_hours)}"
-            f" node-hours, at an efficiency of {within.efficiency:.0%}."
+            f" node-hours, at an efficiency of {within.efficiency:.0%}.",
         )
     elif time:
         fastest = min(predictions, key=lambda of: of.step_seconds)
-        sentences.append(
+        lines = hanging(
+            "",
             f"No number of nodes trains in {time}: the fastest, {fastest.num_nodes:,},"
-            f" take {estimated(3600 * fastest.hours)}."
+            f" take {estimated(3600 * fastest.hours)}.",
         )
     if knee is predictions[-1]:
-        sentences.append(
+        text = (
             f"There is no knee up to {knee.num_nodes:,} nodes: the efficiency never"
             " falls faster than the time."
         )
     else:
-        sentences.append(
+        text = (
             f"The knee is at {knee.num_nodes:,} node(s)"
             f" ({estimated(3600 * knee.hours)}, efficiency {knee.efficiency:.0%}):"
             " beyond it the efficiency falls faster than the time."
         )
-    return "\n".join(textwrap.fill(sentence, _WIDTH) for sentence in sentences)
+    return "\n".join([*lines, *hanging("", text)])
 
 
 def compare(
@@ -517,8 +514,8 @@ def compare(
     lines = [f"{start:20}{'MB sent':>10}{'s/step':>10}{'speed':>8}  takes less time"]
     values: dict[str, dict[str, Any]] = {}
     for name, way in ways.items():
-        found = estimator.predict(way, cluster, num_nodes, kind)
-        values[name] = {**found.as_dict()}
+        prediction = estimator.predict(way, cluster, num_nodes, kind)
+        values[name] = {**prediction.as_dict()}
         when = ""
         if way is not dense:
             limit = estimator.break_even(dense, way, cluster, num_nodes, kind)
@@ -529,9 +526,9 @@ def compare(
             if limit is not None:
                 below = f"below {_number(limit / _GIGABIT)} Gbit/s"
                 when = "at any bandwidth" if at_any else below
-        sent, seconds = _cell(found.sent_bytes / 1e6), _cell(found.step_seconds)
-        speed = first.step_seconds / found.step_seconds
-        text = f"{name:20}{sent:>10}{seconds:>10}{speed:>8.2f}  {when}"
+        sent, seconds = _cell(prediction.sent_bytes / 1e6), prediction.step_seconds
+        speed = first.step_seconds / seconds
+        text = f"{name:20}{sent:>10}{_cell(seconds):>10}{speed:>8.2f}  {when}"
         lines.append(text.rstrip())
     return "\n".join(lines), values
 

@@ -11,7 +11,6 @@ operations in MPICH", Int. J. High Perform. Comput. Appl. 19(1), pages 49 to 66.
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -93,7 +92,6 @@ def workload_of(
     """Returns the workload of a run.
 
     Args:
-        config: The settings of the run, with the recipe's number of images.
         num_classes: The number of classes; 0 for the usual one of the network.
         rate_image_size: The side in pixels of the images that the nodes' rate is for.
 
@@ -113,15 +111,13 @@ def workload_of(
         )
     classes = num_classes or networks.MODELS[config.model].usual_classes
     num_exchanges = num_averages = 0
-    pixels = 0.0
     for index, phase in enumerate(config.phases):
-        pixels += phase.num_steps * phase.image_size**2
         if phase.is_local:
-            bounds = rounds.bounds_of_phase(config.phases, index)
-            num_rounds = sum(1 for _ in itertools.pairwise(bounds))
+            num_rounds = len(list(rounds.bounds_of_phase(config.phases, index))) - 1
             num_averages += num_rounds * (1 + (phase.local_velocities == "average"))
         else:
             num_exchanges += phase.num_steps
+    pixels = sum(phase.num_steps * phase.image_size**2 for phase in config.phases)
     return Workload(
         global_batch_size=config.global_batch_size,
         num_steps=config.train_steps,
@@ -266,66 +262,48 @@ def exchange_of_gradients(
 ) -> Exchange:
     """Returns the exchange of the gradients in a step.
 
-    All values are taken as one vector; the headers of each variable's message, where
-    these are compressed one by one, are 0.1 % of the messages of topk with a ratio of
-    1 %. So are the short ones that `dense_below` leaves whole, those of fewer than
-    2,048 values being 0.15 MB of ResNet-50's 102 MB. Of methods with a threshold, 1 %
+    All values are taken as one vector: left out are the headers of each variable's
+    message (0.1 % of those of topk with a ratio of 1 %), and that `dense_below` leaves
+    short ones whole (0.15 MB of ResNet-50's 102 MB). Of methods with a threshold, 1 %
     is taken to be sent.
+
+    A rank encodes and decodes on one core, in no time where this hasn't been measured:
+    with "allgather" it decodes R messages; with "sliced" R slices of one message, then
+    the means of R slices, of which it encodes one.
     """
     compression, method = workload.compression, METHODS[workload.compression.method]
-    is_dense = compression.compress == "none"
     num_buckets = math.ceil(workload.num_values / BUCKET_VALUES)
     if compression.compress == "entiremodel":
         num_buckets = 1
     sent = workload.gradient_bytes
-    if not is_dense:
+    if compression.compress != "none":
         sent = num_bytes(compression, [workload.num_values])
     codec_seconds = 0.0
-    if is_dense or method.is_summed:
+    if compression.compress == "none" or method.is_summed:
         stages = allreduce(sent / num_buckets, num_nodes, cluster, kind)
     else:
         num_ranks = num_nodes * cluster.ranks_per_node
-        way, stages = _messages(compression, sent / num_buckets, num_ranks, cluster)
-        codec_seconds = _codec_seconds(workload, num_ranks, way)
+        ways = {
+            "allgather": allgather(sent / num_buckets, num_ranks),
+            "sliced": slices(sent / num_buckets, num_ranks, cluster.ranks_per_node),
+        }
+        way = compression.exchange
+        if way == "auto":  # The run, too, compares the network's seconds only.
+            way = "allgather"
+            if num_ranks > 2:
+                way = min(ways, key=lambda name: ways[name].seconds(cluster))
+        stages = ways[way]
+        encoded, decoded = 1.0, float(num_ranks)
+        if way == "sliced":
+            encoded, decoded = 1 + 1 / num_ranks, 2.0
+        encode, decode = method.value_seconds
+        codec_seconds = workload.num_values * (encoded * encode + decoded * decode)
     return Exchange(
         num_buckets * stages.seconds(cluster),
         codec_seconds,
         num_buckets,
         num_buckets * stages.sent_bytes,
     )
-
-
-def _messages(
-    compression: CompressionSettings,
-    size: float,
-    num_ranks: int,
-    cluster: Cluster,
-) -> tuple[str, Stages]:
-    """Returns how messages reach all ranks: the fastest way, or the one that is set."""
-    ways = {
-        "allgather": allgather(size, num_ranks),
-        "sliced": slices(size, num_ranks, cluster.ranks_per_node),
-    }
-    way = compression.exchange
-    if way == "auto":  # The run, too, compares the network's seconds only.
-        way = "allgather"
-        if num_ranks > 2:
-            way = min(ways, key=lambda name: ways[name].seconds(cluster))
-    return way, ways[way]
-
-
-def _codec_seconds(workload: Workload, num_ranks: int, way: str) -> float:
-    """Returns the seconds that a rank encodes and decodes in a step, on one core.
-
-    0 for methods that haven't been measured. With "allgather" a rank decodes R
-    messages; with "sliced" R slices of one message, then the means of R slices, of
-    which it encodes one.
-    """
-    encoded, decoded = 1.0, float(num_ranks)
-    if way == "sliced":
-        encoded, decoded = 1 + 1 / num_ranks, 2.0
-    encode, decode = METHODS[workload.compression.method].value_seconds
-    return workload.num_values * (encoded * encode + decoded * decode)
 
 
 @dataclass(frozen=True)
@@ -389,8 +367,11 @@ def predict(
     compressed, and overlaps with nothing; the averages of batch normalization's
     statistics, 0.2 % of ResNet-50's, are left out.
     """
-    images = workload.relative_pixels * workload.global_batch_size / num_nodes
-    compute = cluster.fixed_seconds + images / cluster.images_per_second
+    images = workload.relative_pixels * workload.global_batch_size
+    compute, alone = (
+        cluster.fixed_seconds + images / nodes / cluster.images_per_second
+        for nodes in (num_nodes, 1)
+    )
     exchange = sent = 0.0
     if num_nodes > 1:
         gradients = exchange_of_gradients(workload, cluster, num_nodes, kind)
@@ -409,8 +390,7 @@ def predict(
         ) / workload.num_steps
     waiting = cluster.step_noise * compute * expected_maximum(num_nodes)
     reading = workload.global_batch_size * workload.image_bytes / cluster.shared_disk
-    late = max(0.0, reading - compute - exchange - waiting)
-    prediction = Prediction(
+    return Prediction(
         num_nodes=num_nodes,
         num_ranks=num_nodes * cluster.ranks_per_node,
         global_batch_size=workload.global_batch_size,
@@ -418,14 +398,10 @@ def predict(
         compute=compute,
         exchange=exchange,
         stragglers=waiting,
-        input=late,
+        input=max(0.0, reading - compute - exchange - waiting),
         sent_bytes=sent,
-        one_node_seconds=compute + exchange + waiting + late,
+        one_node_seconds=alone + max(0.0, reading - alone),
     )
-    if num_nodes == 1:
-        return prediction
-    alone = predict(workload, cluster, 1, kind).step_seconds
-    return dataclasses.replace(prediction, one_node_seconds=alone)
 
 
 @functools.cache
@@ -464,28 +440,21 @@ def noise_of_range(lowest: float, highest: float, mean: float, number: int) -> f
 
 def dividing(global_batch_size: int, ranks_per_node: int) -> list[int]:
     """Returns all numbers of nodes up to `MOST_NODES` that divide a batch."""
-    return [
-        number
-        for number in range(1, MOST_NODES + 1)
-        if global_batch_size % (number * ranks_per_node) == 0
-    ]
+    numbers = range(1, MOST_NODES + 1)
+    return [n for n in numbers if global_batch_size % (n * ranks_per_node) == 0]
 
 
 def about_powers_of_two(numbers: Sequence[int]) -> list[int]:
     """Returns about one number for each power of two, among numbers that rise."""
-    found = []
-    for power in range(MOST_NODES.bit_length()):
-        below = [number for number in numbers if number <= 1 << power]
-        found += below[-1:]
-    return sorted(set(found))
+    powers = (1 << bits for bits in range(MOST_NODES.bit_length()))
+    largest = ([n for n in numbers if n <= power][-1:] for power in powers)
+    return sorted({number for last in largest for number in last})
 
 
 def within(predictions: Sequence[Prediction], seconds: float) -> Prediction | None:
     """Returns the first prediction of a training in so many seconds, or None."""
-    for prediction in predictions:
-        if prediction.num_steps * prediction.step_seconds <= seconds:
-            return prediction
-    return None
+    fast = (of for of in predictions if of.num_steps * of.step_seconds <= seconds)
+    return next(fast, None)
 
 
 def knee(predictions: Sequence[Prediction]) -> Prediction:

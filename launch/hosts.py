@@ -1,39 +1,58 @@
-"""The hosts of a job: their names, and what they answer to the planner.
+"""The hosts of a job: their names, and what they say of themselves before it.
 
-The planner asks a host by running itself there, which the job's launcher starts.
+A host is asked by running the planner there (`launch/plan.py --probe --print=host`),
+which the job's launcher starts.
 """
 
+import dataclasses
+import hashlib
 import os
+import platform
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
+from launch import topology
+from launch.commands import StopRequests
 from launch.dialects import DIALECTS, Dialect
-from launch.stop_requests import StopRequests
+from launch.topology import Topology
+from resnet.base import json_file
 from resnet.base.errors import UserError
+from resnet.hardware import host as host_of_process
+from resnet.runtime import versions
 
 SECONDS = 60.0  # Timeout of a host; ssh's own timeout is minutes.
 _MOST_AT_ONCE = 32
 _PLANNER = Path(__file__).with_name("plan.py")
 
 
-def read_file(path: str) -> list[str]:
-    """Returns the hosts in a file, the first word of each line.
+@dataclass(frozen=True)
+class HostReport:
+    """What a host says of itself."""
 
-    Raises:
-        UserError: If the file can't be read.
-    """
+    topology: Topology
+    boot_id: str  # What two hosts share only if they are one machine.
+    versions: dict[str, str]  # Of the software, and digests, by their descriptions.
+    data: str  # The SHA-256 of the data set's manifest; empty without a data set.
+    data_problem: str  # Why the data set can't be read; empty if it can.
+
+
+def read_file(path: str) -> list[str]:
+    """Returns the hosts in a file, the first word of each line; UserError without."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError as error:
         raise UserError(
             f"the host file of mpirun can't be read; {path}: {error.strerror}."
         ) from error
-    stripped = (line.partition("#")[0].strip() for line in lines)
-    return [line.split()[0] for line in stripped if line]
+    names = [words[0] for line in lines if (words := line.partition("#")[0].split())]
+    if not names:
+        raise UserError(f"{path} must name a host on each line; it names none.")
+    return names
 
 
 def of_job(num_nodes: int, environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -73,42 +92,79 @@ def _of_scheduler(environ: Mapping[str, str]) -> list[str]:
     return []
 
 
-def ask(
-    hosts: Sequence[str],
-    dialect: Dialect,
-    arguments: Sequence[str],
-    requests: StopRequests,
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Runs the planner on all hosts at the same time.
+def report_of_this(manifest_dir: str, root: Path = Path("/")) -> HostReport:
+    """Returns the report of this machine.
+
+    Args:
+        manifest_dir: The folder whose manifest is compared: that of the records, or the
+            one that they will be copied from; empty for none.
+        root: The folder that stands for `/` of /proc and /sys.
+    """
+    data, problem = _data(manifest_dir) if manifest_dir else ("", "")
+    return HostReport(
+        topology=topology.probe(root),
+        boot_id=host_of_process.boot_id(root),
+        versions=versions.describe(),
+        data=data,
+        data_problem=problem,
+    )
+
+
+def _data(folder: str) -> tuple[str, str]:
+    """Returns the digest of the manifest in a folder, and why there is none."""
+    try:
+        from data_prep.records import manifest  # It needs NumPy.
+
+        record_set = manifest.find(folder)
+    except (UserError, ImportError) as error:
+        return "", str(error)
+    if record_set is None:
+        return "", f"{folder} has no manifest"
+    contents = dataclasses.replace(record_set.manifest, source={})  # It may differ.
+    return hashlib.sha256(repr(contents).encode()).hexdigest(), ""
+
+
+def reports(
+    names: Sequence[str], dialect: Dialect, manifest_dir: str, requests: StopRequests
+) -> tuple[dict[str, HostReport], dict[str, str]]:
+    """Returns the reports of all hosts, which are asked at the same time.
+
+    Args:
+        names: The hosts; none for this machine.
+        manifest_dir: As in `report_of_this`.
 
     Returns:
-        What each host that has answered has printed, and for each other one a sentence
-        about it.
+        The report of each host that has answered, and for each other a sentence.
 
     Raises:
         UserError: If there is no such launcher.
     """
-    answers, failures = {}, {}
-    with ThreadPoolExecutor(max_workers=min(len(hosts), _MOST_AT_ONCE)) as threads:
-        results = threads.map(
-            lambda host: _ask_host(host, dialect, arguments, requests), hosts
+    if not names:
+        return {platform.node(): report_of_this(manifest_dir)}, {}
+    arguments = ["--probe", "--print=host"]
+    if manifest_dir:  # Some launchers, such as ssh, start in the home folder.
+        arguments.append(f"--data_dir={os.path.abspath(manifest_dir)}")
+    with ThreadPoolExecutor(max_workers=min(len(names), _MOST_AT_ONCE)) as threads:
+        answers = list(
+            threads.map(lambda name: _ask(name, dialect, arguments, requests), names)
         )
-        for host, (answer, failure) in zip(hosts, results, strict=True):
-            if failure:
-                failures[host] = failure
-            else:
-                answers[host] = answer
-    return answers, failures
+    answered, failures = {}, {}
+    for name, answer in zip(names, answers, strict=True):
+        if isinstance(answer, HostReport):
+            answered[name] = answer
+        else:
+            failures[name] = answer
+    return answered, failures
 
 
-def _ask_host(
+def _ask(
     host: str, dialect: Dialect, arguments: Sequence[str], requests: StopRequests
-) -> tuple[str, str]:
-    """Returns what a host has printed, or why it hasn't answered."""
+) -> HostReport | str:
+    """Returns the report of a host, or a sentence about why there is none."""
     program = [sys.executable, str(_PLANNER), *arguments]
     words = dialect.on_host(host, program)
     if requests.seen:  # Before its turn has come.
-        return "", f"{host} was not asked, since this program was stopped."
+        return f"{host} was not asked, since this program was stopped."
     try:
         done = requests.run_captured(words, SECONDS, dialect.unset_on_host)
     except UserError as error:
@@ -118,14 +174,22 @@ def _ask_host(
             f" {reason}. Load its module, or choose another --launcher."
         ) from error
     if done.timed_out:
-        return "", (
+        return (
             f"{host} must answer within {SECONDS:.0f} s; it hasn't. Leave it out of"
             " the hosts, or repair it."
         )
     if done.exit_code:
         launcher = shlex.join(words[: -len(program)])
-        return "", (
+        return (
             f"{host} can't be probed by `{launcher} ...`, which ended with exit code"
             f" {done.exit_code}: {done.reason}"
         )
-    return done.stdout, ""
+    answer = done.stdout.strip()
+    try:
+        last = answer.rpartition("\n")[2]
+        return json_file.parse(last, HostReport, "its answer", "a report of the host")
+    except UserError:
+        return (
+            f"{host} must answer with a report of itself; it has answered"
+            f" {answer[-80:]!r}. Is this clone at the same path there?"
+        )

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,7 @@ class JobPlan:
         Args:
             clone: The path of the clone with a slash behind it; empty if the command is
                 called in it.
+            options: Further ones of the launcher.
         """
         folders = {DATA_DIR: data_dir, MODEL_DIR: model_dir, CLONE: clone}
         words = list(self.program[self.program.index(_PYTHON) + 1 :])
@@ -125,10 +126,8 @@ class JobPlan:
 
     def communication_cpus(self) -> list[int]:
         """Returns the logical processor of each local rank's Horovod thread, if any."""
-        threads = [
-            _threads(self.layout, rank) for rank in range(len(self.layout.cores))
-        ]
-        cpus = [of_rank.communication_cpu for of_rank in threads]
+        ranks = range(len(self.layout.cores))
+        cpus = [_threads(self.layout, rank).communication_cpu for rank in ranks]
         return [cpu for cpu in cpus if cpu is not None]
 
 
@@ -138,15 +137,17 @@ def make(topology: Topology, request: Request) -> JobPlan:
     Raises:
         UserError: If the nodes, the batch or a setting don't allow it.
     """
-    require_servers(request)
+    _require_servers(request)
     chosen = layout.choose(
         topology,
         request.ranks_per_node,
         request.num_intra_threads,
         request.num_inter_threads,
     )
-    num_servers = _num_servers(topology, request)
-    if num_servers:
+    num_servers = 0
+    if request.job == "parameter_server":
+        # With the coordinator, each node then has one rank that hardly computes.
+        num_servers = request.num_servers or max(topology.num_nodes - 1, 1)
         overrides = {**request.overrides, "sync_mode": "async", "num_ps": num_servers}
         request = dataclasses.replace(request, overrides=overrides)
     shape = _shape(topology, chosen, request, num_servers)
@@ -188,51 +189,43 @@ def _resolve(
     Args:
         memory_bytes: The memory of a rank; 0 if it isn't known.
     """
-    class_names = request.class_names
     config = resolve(
         request.recipe,
         request.overrides,
         request.num_train_examples,
-        class_names or ("?",),
+        request.class_names or ("?",),
     )
     num_parts = explain.num_parts(config, num_ranks)
     check_ranks(config, num_parts)
-    run = Derived(config, num_parts, len(class_names))
+    run = Derived(config, num_parts, len(request.class_names))
     if not memory_bytes or request.overrides.get("accumulation_steps") is not None:
         return run, []
-    fitting = _fitting(run, memory_bytes)
+    examples = config.global_batch_size // num_parts
+    is_mixed = any(phase.mixup or phase.cutmix for phase in config.phases)
+    runs = [
+        dataclasses.replace(
+            run, config=dataclasses.replace(config, accumulation_steps=steps)
+        )
+        for steps in range(1, 1 if config.is_async else examples + 1)
+        if examples % steps == 0 and not (is_mixed and examples // steps % 2)
+    ] or [run]
+    for fitting in runs:
+        if fitting.rank_memory_bytes <= _USABLE_MEMORY * memory_bytes:
+            break
+    else:
+        raise UserError(
+            f"a rank must fit into its part of the memory, {memory_bytes / 1e9:.1f} GB;"
+            f" it would take {runs[-1].rank_memory_bytes / 1e9:.1f} GB even with the"
+            " smallest micro-batch. Use fewer ranks on a node, or a smaller network or"
+            " --image_size."
+        )
     if fitting.config.accumulation_steps == 1:
         return fitting, []
     return fitting, [
-        f"{config.global_batch_size // num_parts} examples at once would take"
-        f" {run.rank_memory_bytes / 1e9:.1f} GB of a rank's {memory_bytes / 1e9:.1f}"
-        f" GB, so gradients are accumulated over {fitting.config.accumulation_steps}"
-        " micro-batches"
+        f"{examples} examples at once would take {run.rank_memory_bytes / 1e9:.1f} GB"
+        f" of a rank's {memory_bytes / 1e9:.1f} GB, so gradients are accumulated over"
+        f" {fitting.config.accumulation_steps} micro-batches"
     ]
-
-
-def _fitting(run: Derived, memory_bytes: int) -> Derived:
-    """Returns the run with the fewest micro-batches that fit into a rank's memory."""
-    config = run.config
-    usable = _USABLE_MEMORY * memory_bytes
-    examples = config.global_batch_size // run.num_parts
-    is_mixed = any(phase.mixup or phase.cutmix for phase in config.phases)
-    tried = run
-    for steps in range(1, 1 if config.is_async else examples + 1):
-        is_odd = bool(examples // steps % 2)
-        if examples % steps or (is_mixed and is_odd):
-            continue
-        changed = dataclasses.replace(config, accumulation_steps=steps)
-        tried = dataclasses.replace(run, config=changed)
-        if tried.rank_memory_bytes <= usable:
-            break
-    if tried.rank_memory_bytes <= usable:
-        return tried
-    raise UserError(
-        f"a rank must fit into its part of the memory, {memory_bytes / 1e9:.1f} GB; it"
-        f" would take {tried.rank_memory_bytes / 1e9:.1f} GB even with the smallest"
-        " micro-batch. Use fewer ranks on a node, or a smaller network or --image_size."
-    )
 
 
 def _threads(chosen: Layout, local_rank: int) -> placement.Threads:
@@ -244,12 +237,14 @@ def _threads(chosen: Layout, local_rank: int) -> placement.Threads:
     )
 
 
-def require_servers(request: Request) -> None:
-    """Refuses an asynchronous training without parameter servers, and the converse.
-
-    Raises:
-        UserError: If it is planned.
-    """
+def _require_servers(request: Request) -> None:
+    """Refuses an asynchronous training without parameter servers, and the converse."""
+    if request.num_servers is not None and request.job != "parameter_server":
+        raise UserError(
+            "only --job=parameter_server has parameter servers; got"
+            f" --num_servers={request.num_servers} with --job={request.job}. Leave it"
+            " out."
+        )
     mode = request.overrides.get("sync_mode")
     if request.job == "parameter_server" and mode not in (None, "async"):
         raise UserError(
@@ -261,19 +256,6 @@ def require_servers(request: Request) -> None:
             "an asynchronous training (--sync_mode=async) needs parameter servers; got"
             " --job=train. Use --job=parameter_server."
         )
-
-
-def _num_servers(topology: Topology, request: Request) -> int:
-    """Returns the number of parameter servers; 0 if the job has none."""
-    if request.job != "parameter_server":
-        return 0
-    # With the coordinator, each node then has one rank that hardly computes.
-    number = max(topology.num_nodes - 1, 1)
-    if request.num_servers is not None:
-        number = request.num_servers
-    if number < 1:
-        raise UserError(f"--num_servers must be at least 1; got {number}.")
-    return number
 
 
 def _shape(
@@ -303,8 +285,13 @@ def _program(
     words = [_PYTHON, CLONE + PROGRAMS[request.job]]
     if chosen.restricted_to and topology.has_cpu_numbers:
         words = ["taskset", "-c", cpu_list(chosen.restricted_to), *words]
-    closing = ["--use_tpu=False", "--kmp_blocktime", str(request.kmp_blocktime)]
-    is_published = _is_published_form(request)
+    # The 24K run was published with a command that names no recipe: that of this run is
+    # the program's default.
+    is_published = (
+        request.job == "train"
+        and request.recipe == imagenet.TPU_90EP_24K
+        and set(request.given) <= _OF_PUBLISHED_COMMAND
+    )
     if config is None:
         words += ["--eval_batch_size", str(request.eval_batch_size)]
     elif is_published:
@@ -320,102 +307,78 @@ def _program(
     if config and config.accumulation_steps > 1:
         words.append(f"--accumulation_steps={config.accumulation_steps}")
     words += [f"--data_dir={DATA_DIR}", f"--model_dir={MODEL_DIR}"]
+    closing = ["--use_tpu=False", "--kmp_blocktime", str(request.kmp_blocktime)]
     return words + closing * (is_published or config is None)
 
 
-def _is_published_form(request: Request) -> bool:
-    """Returns whether the command has the form in which the 24K run was published.
-
-    It names no recipe, since that of the run is the program's default.
-    """
-    return (
-        request.job == "train"
-        and request.recipe == imagenet.TPU_90EP_24K
-        and set(request.given) <= _OF_PUBLISHED_COMMAND
-    )
-
-
-def _warnings_of_nodes(topology: Topology, dialect: Dialect) -> list[str]:
-    """Returns the warnings about what isn't known of the nodes."""
-    warnings = []
+def _warnings_of_nodes(topology: Topology, dialect: Dialect) -> Iterator[str]:
+    """Yields the warnings about what isn't known of the nodes."""
     if topology.num_nodes > 1 and topology.source == OF_THIS_MACHINE:
-        warnings.append(
+        yield (
             f"the {topology.num_nodes} nodes are taken to be like this machine: where"
             " that is a login node, probe on a node and plan with --topology"
         )
-    if not topology.has_cpu_numbers:
-        warnings.append(
-            "the nodes are as stated, not as found: `--probe` on a node also finds"
-            " hyper-threads, sub-NUMA clusters, limits of cgroups, memory and"
-            " instruction sets"
+    if topology.has_cpu_numbers:
+        return
+    yield (
+        "the nodes are as stated, not as found: `--probe` on a node also finds"
+        " hyper-threads, sub-NUMA clusters, limits of cgroups, memory and"
+        " instruction sets"
+    )
+    if dialect.header and topology.threads_per_core == 1:
+        yield (
+            "schedulers count logical processors: where hyper-threads are on, give"
+            " --threads_per_core=2, or a job gets half of the cores"
         )
-        if dialect.header and topology.threads_per_core == 1:
-            warnings.append(
-                "schedulers count logical processors: where hyper-threads are on, give"
-                " --threads_per_core=2, or a job gets half of the cores"
-            )
-    return warnings
 
 
-def _warnings_of_run(topology: Topology, chosen: Layout, run: Derived) -> list[str]:
-    """Returns the warnings about a training on the nodes."""
-    warnings = []
+def _warnings_of_run(topology: Topology, chosen: Layout, run: Derived) -> Iterator[str]:
+    """Yields the warnings about a training on the nodes."""
     if not topology.memory_bytes:
-        warnings.append(
+        yield (
             "the memory of a node isn't known (--memory_gb), so it isn't checked that"
             f" {chosen.ranks_per_node} rank(s) of about"
             f" {run.rank_memory_bytes / 1e9:.1f} GB fit"
         )
     known = set(topology.instruction_sets)
     if known and "avx2" not in known:
-        warnings.append(
+        yield (
             "the processor has no AVX2, which the compiled convolutions need: stock"
             " ops are used, which are slower"
         )
     elif known & {"avx512_bf16", "amx_bf16"} and run.config.precision == "float32":
-        warnings.append(
+        yield (
             "the processor has instructions for bfloat16, and the run computes in"
             " float32: --precision=bf16 is faster, and --precision=auto measures both"
         )
-    seconds = _exchange_seconds(topology, run.gradient_bytes)
-    if seconds > _LONG_EXCHANGE_SECONDS and run.config.compress == "none":
-        warnings.append(
-            f"the fastest interface has {topology.gigabits_per_second:g} Gbit/s, over"
-            f" which the gradients take at least {seconds:.2g} s in each step: see"
-            " docs/compression.md and docs/local_sgd.md"
-        )
-    return warnings
-
-
-def _exchange_seconds(topology: Topology, gradient_bytes: int) -> float:
-    """Returns the least time in which the nodes can exchange the gradients of a step.
-
-    Each node has to send and receive about twice the gradients (Patarasuk and Yuan
-    2009, doi:10.1016/j.jpdc.2008.09.002). It is 0 on one node, or if the speed of the
-    network isn't known.
-    """
     speed = topology.gigabits_per_second
-    if topology.num_nodes == 1 or not speed:
-        return 0.0
-    sent = 2 * (topology.num_nodes - 1) / topology.num_nodes * gradient_bytes
-    return 8 * sent / (speed * 1e9)
+    if speed and run.config.compress == "none":
+        # The least time in which a node sends and receives about twice the gradients
+        # (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002).
+        others = (topology.num_nodes - 1) / topology.num_nodes
+        seconds = 8 * 2 * others * run.gradient_bytes / (speed * 1e9)
+        if seconds > _LONG_EXCHANGE_SECONDS:
+            yield (
+                f"the fastest interface has {speed:g} Gbit/s, over which the gradients"
+                f" take at least {seconds:.2g} s in each step: see docs/compression.md"
+                " and docs/local_sgd.md"
+            )
 
 
-def _warnings_of_servers(shape: JobShape, num_servers: int) -> list[str]:
-    """Returns the warnings about the ranks of an asynchronous training."""
+def _warnings_of_servers(shape: JobShape, num_servers: int) -> Iterator[str]:
+    """Yields the warning about nodes that share an asynchronous training unevenly."""
     num_others = num_servers + 1
-    if not num_servers or num_others % shape.num_nodes == 0:
-        return []
-    return [
-        f"the coordinator and {num_servers} server(s) can't be shared evenly by"
-        f" {shape.num_nodes} nodes, so that some nodes have more workers than others."
-        f" --num_servers={shape.num_nodes * -(-num_others // shape.num_nodes) - 1}"
-        " avoids it"
-    ]
+    if num_servers and num_others % shape.num_nodes:
+        even = shape.num_nodes * -(-num_others // shape.num_nodes) - 1
+        yield (
+            f"the coordinator and {num_servers} server(s) can't be shared evenly by"
+            f" {shape.num_nodes} nodes, so that some nodes have more workers than"
+            f" others. --num_servers={even} avoids it"
+        )
 
 
-def unused_cpus(shape: JobShape, dialect: Dialect, chosen: Layout) -> list[str]:
-    """Returns the warnings about processors that srun leaves unused.
+def unused_cpus(shape: JobShape, dialect: Dialect, chosen: Layout) -> Iterator[str]:
+    """Yields the warning about processors that srun leaves unused.
 
     It gives each task of a node the same number, and a step only those of its tasks
     (srun(1): --cpus-per-task implies --exact).
@@ -423,7 +386,7 @@ def unused_cpus(shape: JobShape, dialect: Dialect, chosen: Layout) -> list[str]:
     size = shape.processes_per_node
     lost = shape.cpus_per_node % size
     if not dialect.rounds_cpus or not lost:
-        return []
+        return
     num_others = size - chosen.ranks_per_node  # Servers and the coordinator.
     even = [
         number - num_others
@@ -432,9 +395,9 @@ def unused_cpus(shape: JobShape, dialect: Dialect, chosen: Layout) -> list[str]:
     ]
     better = min(even, key=lambda ranks: abs(ranks - chosen.ranks_per_node), default=0)
     advice = f"--ranks_per_node={better} avoids it, and so does" if better else "Use"
-    return [
+    yield (
         f"{dialect.program} gives each of the {size} processes of a node"
         f" {shape.cpus_per_process} of its {shape.cpus_per_node} processors, so"
         f" that {lost} are unused. {advice} mpirun (--launcher=mpich, or the batch file"
         " without LAUNCHER=srun)"
-    ]
+    )

@@ -5,6 +5,7 @@ The cores of each rank are those that the rank binds itself to
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from launch.topology import Core, Topology, cpu_list
@@ -69,23 +70,19 @@ def choose(
     Raises:
         UserError: If a rank would have no core, or more threads than cores.
     """
-    if ranks_per_node is None:
-        _refuse_single_core(topology)
     cores, reasons, warnings = _usable(topology)
-    restricts = len(cores) < len(topology.cores)
     is_chosen = ranks_per_node is None
     if ranks_per_node is None:
+        _refuse_single_core(topology)
         ranks_per_node = len({core.numa_node for core in cores})
-        reasons += _reason_for_ranks(topology, cores)
-    if ranks_per_node < 1:
-        raise UserError(f"--ranks_per_node must be at least 1; got {ranks_per_node}.")
+        reasons.append(_reason_for_ranks(cores))
     if ranks_per_node > len(cores):
         raise UserError(
             "each rank needs a core of its own, or the ranks compete for the cores;"
             f" got {ranks_per_node} ranks for the {len(cores)} usable core(s) of a"
             f" node. Use at most --ranks_per_node={len(cores)}."
         )
-    divided = divide(cores, ranks_per_node)
+    divided = _divide(cores, ranks_per_node)
     smallest = min(map(len, divided))
     if num_intra_threads > smallest:
         raise UserError(
@@ -93,32 +90,37 @@ def choose(
             f" --num_intra_threads={num_intra_threads} for the {smallest} core(s) of a"
             f" rank. Use at most {smallest}, or fewer ranks on a node."
         )
-    left = _cores_left(smallest, num_intra_threads)
+    left = (smallest >= _CORES_FOR_ONE) + (smallest >= _CORES_FOR_TWO)
+    if num_intra_threads:
+        left = smallest - num_intra_threads
     if left:
         reasons.append(
             f"{left} of the {smallest} cores of a rank don't compute: they are left to"
             " Horovod's thread, which is pinned to the last one, and to the input"
             " pipeline"
         )
-    warnings += _warnings_of_division(topology, divided, is_chosen)
+    warnings += _warnings_of_division(divided, is_chosen)
+    restricts = len(cores) < len(topology.cores)
     return Layout(
         num_nodes=topology.num_nodes,
         ranks_per_node=ranks_per_node,
         cores=divided,
         num_intra_threads=smallest - left,
         num_inter_threads=num_inter_threads or max(left, 1),
-        restricted_to=tuple(c for core in cores for c in core.cpus)
-        if restricts
-        else (),
+        restricted_to=tuple(_cpus(cores)) if restricts else (),
         reasons=tuple(reasons),
         warnings=tuple(warnings),
     )
 
 
-def divide(cores: list[Core], num_ranks: int) -> tuple[tuple[Core, ...], ...]:
+def _cpus(cores: list[Core]) -> list[int]:
+    return [cpu for core in cores for cpu in core.cpus]
+
+
+def _divide(cores: list[Core], num_ranks: int) -> tuple[tuple[Core, ...], ...]:
     """Returns the cores of each rank of a node, as the ranks divide them themselves."""
     by_cpus = {core.cpus: core for core in cores}
-    seen = [[core.cpus for core in cores]] * num_ranks
+    seen = [list(by_cpus)] * num_ranks
     return tuple(
         tuple(by_cpus[cpus] for cpus in physical_cores.of_rank(rank, seen))
         for rank in range(num_ranks)
@@ -127,10 +129,8 @@ def divide(cores: list[Core], num_ranks: int) -> tuple[tuple[Core, ...], ...]:
 
 def _refuse_single_core(topology: Topology) -> None:
     """Refuses a node that leaves a job one of several cores: hardly ever intended."""
-    usable = len(topology.cores)
-    if topology.cpu_quota:
-        usable = min(usable, max(int(topology.cpu_quota), 1))
-    if usable == 1 and topology.num_installed_cores > 1:
+    is_single = len(topology.cores) == 1 or 0 < topology.cpu_quota < 2
+    if is_single and topology.num_installed_cores > 1:
         raise UserError(
             "a cgroup or an affinity mask must leave a job more than one core; it"
             f" leaves one of {topology.num_installed_cores}. Ask the scheduler for"
@@ -144,12 +144,11 @@ def _usable(topology: Topology) -> tuple[list[Core], list[str], list[str]]:
     cores = list(topology.cores)
     reasons, warnings = [], []
     if topology.num_installed_cores > len(cores):
-        cpus = cpu_list([cpu for core in cores for cpu in core.cpus])
         warnings.append(
             f"a cgroup or an affinity mask allows only {len(cores)} of the"
-            f" {topology.num_installed_cores} cores of the node (processors {cpus})."
-            " Where this isn't intended, ask the scheduler for whole nodes, and probe"
-            " inside such a job"
+            f" {topology.num_installed_cores} cores of the node (processors"
+            f" {cpu_list(_cpus(cores))}). Where this isn't intended, ask the scheduler"
+            " for whole nodes, and probe inside such a job"
         )
     fast = [core for core in cores if not core.is_efficiency_core]
     if fast and len(fast) < len(cores):
@@ -158,8 +157,7 @@ def _usable(topology: Topology) -> tuple[list[Core], list[str], list[str]]:
             " of an op wait for the slowest one"
         )
         cores = fast
-    num_cpus = sum(len(core.cpus) for core in cores)
-    if 0 < topology.cpu_quota < num_cpus:
+    if 0 < topology.cpu_quota < len(_cpus(cores)):
         # A quota counts logical processors; one thread runs on each core.
         allowed = min(max(int(topology.cpu_quota), 1), len(cores))
         warnings.append(
@@ -175,29 +173,27 @@ def _usable(topology: Topology) -> tuple[list[Core], list[str], list[str]]:
     return cores, reasons, warnings
 
 
-def _reason_for_ranks(topology: Topology, cores: list[Core]) -> list[str]:
+def _reason_for_ranks(cores: list[Core]) -> str:
     num_sockets = len({core.socket for core in cores})
     num_numa_nodes = len({core.numa_node for core in cores})
     if num_numa_nodes > num_sockets:
-        return [
+        return (
             f"one rank on each of the {num_numa_nodes} NUMA nodes (sub-NUMA clusters of"
             f" {num_sockets} socket(s)), so that its memory is near its cores"
-        ]
+        )
     if num_sockets > 1:
-        return ["one rank on each socket, so that its memory is near its cores"]
-    return ["one rank, since the node has one socket and one NUMA node"]
-
-
-def _cores_left(num_cores: int, num_intra_threads: int) -> int:
-    """Returns the number of cores of a rank that don't compute."""
-    if num_intra_threads:
-        return num_cores - num_intra_threads
-    return (num_cores >= _CORES_FOR_ONE) + (num_cores >= _CORES_FOR_TWO)
+        return "one rank on each socket, so that its memory is near its cores"
+    return "one rank, since the node has one socket and one NUMA node"
 
 
 def _warnings_of_division(
-    topology: Topology, divided: tuple[tuple[Core, ...], ...], is_chosen: bool
+    divided: tuple[tuple[Core, ...], ...], is_chosen: bool
 ) -> list[str]:
+    """Returns the warnings about uneven ranks, and those across NUMA nodes.
+
+    Ranks of equal size stay in their NUMA nodes if the size divides the number of
+    cores of each.
+    """
     warnings = []
     sizes = {len(cores) for cores in divided}
     if len(sizes) > 1:
@@ -205,35 +201,21 @@ def _warnings_of_division(
             f"the ranks of a node have {min(sizes)} or {max(sizes)} cores, and all wait"
             f" for those with {min(sizes)}"
         )
+    nodes_of_ranks = [{core.numa_node for core in cores} for cores in divided]
     crossing = [
-        rank
-        for rank, cores in enumerate(divided)
-        if len({core.numa_node for core in cores}) > 1
+        str(rank) for rank, nodes in enumerate(nodes_of_ranks) if len(nodes) > 1
     ]
     if crossing and len(divided) > 1:
-        better = _ranks_without_crossing(divided)
-        advice = f". --ranks_per_node={better} avoids it" if better else ""
-        names = ", ".join(map(str, crossing))
+        counts = Counter(core.numa_node for cores in divided for core in cores)
+        size = math.gcd(*counts.values())
+        better = f". --ranks_per_node={counts.total() // size} avoids it"
         warnings.append(
-            f"local rank(s) {names} have cores of several NUMA nodes, so that a part of"
-            f" their memory is far{advice}"
+            f"local rank(s) {', '.join(crossing)} have cores of several NUMA nodes, so"
+            f" that a part of their memory is far{better * (size > 1)}"
         )
     elif crossing and not is_chosen:
         warnings.append(
-            f"one rank uses the cores of {len(topology.numa_nodes)} NUMA nodes, so that"
+            f"one rank uses the cores of {len(nodes_of_ranks[0])} NUMA nodes, so that"
             " a part of its memory is far"
         )
     return warnings
-
-
-def _ranks_without_crossing(divided: tuple[tuple[Core, ...], ...]) -> int:
-    """Returns the fewest ranks of equal size that stay in a NUMA node; 0 if too small.
-
-    That is one for each number of cores that divides those of all NUMA nodes.
-    """
-    cores = [core for of_rank in divided for core in of_rank]
-    counts: dict[int, int] = {}
-    for core in cores:
-        counts[core.numa_node] = counts.get(core.numa_node, 0) + 1
-    size = math.gcd(*counts.values())
-    return len(cores) // size if size > 1 else 0

@@ -30,6 +30,11 @@ class MpirunCommand:
         remaining = [host for host in self.hosts if host not in hosts]
         if not remaining:
             return None
+        num_ranks = max(1, self.num_ranks * len(remaining) // len(self.hosts))
+        if self.ranks_per_host:
+            num_ranks = self.ranks_per_host * len(remaining)
+        elif all(":" in host for host in remaining):
+            num_ranks = sum(int(host.rpartition(":")[2]) for host in remaining)
         words = list(self.words)
         for name, index in self.indices.items():
             if name in (*self.options.hosts, *self.options.host_files):
@@ -37,22 +42,12 @@ class MpirunCommand:
             if name in self.options.host_files:
                 words[index - 1] = self.options.hosts[0]
             if name in self.options.ranks:
-                words[index] = str(self._ranks_on(remaining))
+                words[index] = str(num_ranks)
         return parse(words)
-
-    def _ranks_on(self, hosts: Sequence[str]) -> int:
-        if self.ranks_per_host:
-            return self.ranks_per_host * len(hosts)
-        if all(":" in host for host in hosts):
-            return sum(int(host.rpartition(":")[2]) for host in hosts)
-        return max(1, self.num_ranks * len(hosts) // len(self.hosts))
 
     def is_of_open_mpi(self) -> bool:
         """Returns whether the launcher is that of Open MPI, whose options differ."""
-        try:
-            return b"Open MPI" in _run([self.words[0], "--version"]).stdout
-        except subprocess.TimeoutExpired:
-            return False
+        return b"Open MPI" in _run([self.words[0], "--version"])[1]
 
     def find_unreachable_hosts(self) -> list[str]:
         """Returns the hosts on which the launcher can no longer run a program.
@@ -60,27 +55,23 @@ class MpirunCommand:
         All hosts are probed at the same time.
         """
         with ThreadPoolExecutor(max_workers=max(len(self.hosts), 1)) as threads:
-            are_reachable = list(threads.map(self._can_run_on, self.hosts))
-        pairs = zip(self.hosts, are_reachable, strict=True)
-        return [host for host, is_reachable in pairs if not is_reachable]
+            codes = list(threads.map(lambda host: _run(self._on(host))[0], self.hosts))
+        return [host for host, code in zip(self.hosts, codes, strict=True) if code]
 
-    def _can_run_on(self, host: str) -> bool:
+    def _on(self, host: str) -> list[str]:
+        """Returns the command that runs `true` on a host."""
         words = [self.words[0]]
         for name in self.options.reaching:
             if name in self.indices:
                 words += [name, self.words[self.indices[name]]]
         words += [self.options.hosts[0], host.partition(":")[0]]
-        words += [self.options.ranks[0], "1", "true"]
-        try:
-            return _run(words).returncode == 0
-        except subprocess.TimeoutExpired:
-            return False
+        return [*words, self.options.ranks[0], "1", "true"]
 
 
-def _run(words: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-    """Runs a command of the launcher, for `PROBE_SECONDS` at most."""
+def _run(words: Sequence[str]) -> tuple[int, bytes]:
+    """Returns the exit code, -1 after `PROBE_SECONDS`, and the output of a command."""
     try:
-        return subprocess.run(
+        done = subprocess.run(
             words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -88,9 +79,12 @@ def _run(words: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
             timeout=PROBE_SECONDS,
             start_new_session=True,  # Ctrl-C at the terminal must not reach it.
         )
+    except subprocess.TimeoutExpired:
+        return -1, b""
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise UserError(f"{words[0]} can't be run: {reason}.") from error
+    return done.returncode, done.stdout
 
 
 def parse(words: Sequence[str]) -> MpirunCommand | None:
@@ -101,26 +95,22 @@ def parse(words: Sequence[str]) -> MpirunCommand | None:
             host file can't be read.
     """
     program = Path(words[0]).name if words else ""
-    known = [
-        launcher.host_options
-        for launcher in LAUNCHERS.values()
-        if launcher.host_options and program.startswith(launcher.processes)
-    ]
-    if not known:
+    for launcher in LAUNCHERS.values():
+        if launcher.host_options and program.startswith(launcher.processes):
+            options = launcher.host_options
+            break
+    else:
         return None
-    options = known[0]
+    values: dict[str, str] = {}
     indices: dict[str, int] = {}
     index = 1
     while index < len(words) and words[index].startswith("-"):
         name = f"-{words[index].lstrip('-')}"
         indices[name] = index + 1
+        values[name] = words[index + 1] if index + 1 < len(words) else ""
         index += 3 if name in options.with_two_values else 2
         if index <= len(words) and words[index - 1].startswith("-"):
             index -= 1  # The option has one value less than assumed, or none.
-    values = {
-        name: words[index] if index < len(words) else ""
-        for name, index in indices.items()
-    }
     hosts: list[str] = []
     for name, value in values.items():
         if name in options.hosts:

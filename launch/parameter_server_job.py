@@ -16,6 +16,7 @@ The arguments are those of dmlc/ps-lite, tracker/dmlc_mpi.py, of 2015.
 
 import os
 import pathlib
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ from resnet.base import program  # Before imports that may fail.
 from launch import hosts, mpirun_command
 from resnet.base import cli
 from resnet.base.errors import UserError, print_to_pipe
-from resnet.base.settings import setting
+from resnet.base.settings import COUNT, setting
 from resnet.config import recipe_file
 
 
@@ -40,10 +41,14 @@ class ServerJobFlags:
     """The processes of the job."""
 
     num_workers: int | None = setting(
-        None, "The number of workers.", short_flag="n", unset="required"
+        None, "The number of workers.", bounds=COUNT, short_flag="n", unset="required"
     )
     num_servers: int | None = setting(
-        None, "The number of parameter servers.", short_flag="s", unset="1"
+        None,
+        "The number of parameter servers.",
+        bounds=COUNT,
+        short_flag="s",
+        unset="1",
     )
     hosts: str = setting(
         "",
@@ -67,22 +72,19 @@ def main(argv: Sequence[str]) -> int:
     end = argv.index("--") if "--" in argv else len(argv)
     job = cli.parse(argv[:end], __doc__, FLAGS).of(ServerJobFlags)
     words = argv[end + 1 :]
-    num_workers, num_servers = job.num_workers, _num_servers(words, job.num_servers)
-    for flag, value in (("-n", num_workers), ("-s", num_servers)):
-        if value is None or value < 1:
-            raise UserError(f"{flag} must be at least 1; got {value}.")
+    if job.num_workers is None:
+        raise UserError("-n must be at least 1; got None.")
     if not words:
         raise UserError(
             "expected the command of a training after `--`, such as `-- python"
             " resnet/resnet_main.py --sync_mode=async ...`; got none."
         )
-    names = hosts.read_file(job.hosts) if job.hosts else []
-    if job.hosts and not names:
-        raise UserError(f"{job.hosts} must name a host on each line; it names none.")
+    num_servers = _num_servers(words, job.num_servers)
     has_servers = _is_async(words)
-    num_ranks = (num_workers or 0) + has_servers * (1 + num_servers)
+    num_ranks = job.num_workers + has_servers * (1 + num_servers)
     command = ["mpirun", "-np", str(num_ranks)]
-    command += ["-ppn", "1", "-hosts", ",".join(names)] * bool(names)
+    if job.hosts:
+        command += ["-ppn", "1", "-hosts", ",".join(hosts.read_file(job.hosts))]
     command += [*words, *[f"--num_ps={num_servers}"] * has_servers]
     if not job.dry_run:
         _require_reachable(command, job.hosts)
@@ -107,19 +109,20 @@ def _num_servers(words: Sequence[str], by_flag: int | None) -> int:
     """Returns the number of parameter servers, by -s or the command of the training."""
     in_command = _value("num_ps", words)
     if in_command is None:
-        return 1 if by_flag is None else by_flag
+        return by_flag or 1
     if by_flag is not None and str(by_flag) != in_command:
         raise UserError(
             f"-s and the training's --num_ps must agree; got {by_flag} and"
             f" {in_command}. Leave one of them out."
         )
-    if not in_command.isdecimal():
-        raise UserError(f"--num_ps must be a whole number; got {in_command!r}.")
+    if not in_command.isdecimal() or int(in_command) < 1:
+        raise UserError(
+            f"--num_ps must be a whole number of at least 1; got {in_command!r}."
+        )
     return int(in_command)
 
 
 def _require_reachable(command: Sequence[str], hosts_file: str) -> None:
-    """Refuses a command on hosts that can't be reached."""
     parsed = mpirun_command.parse(command)
     unreachable = parsed.find_unreachable_hosts() if parsed else []
     if unreachable:
@@ -132,8 +135,7 @@ def _require_reachable(command: Sequence[str], hosts_file: str) -> None:
 
 def _is_async(words: Sequence[str]) -> bool:
     """Returns whether the command of a training asks for an asynchronous one."""
-    mode = _value("sync_mode", words)
-    recipe = _value("recipe", words)
+    mode, recipe = _value("sync_mode", words), _value("recipe", words)
     if mode is None and recipe is not None:
         mode = recipe_file.get(recipe).sync_mode
     return mode == "async"
@@ -141,12 +143,8 @@ def _is_async(words: Sequence[str]) -> bool:
 
 def _value(name: str, words: Sequence[str]) -> str | None:
     """Returns the last value of a flag in a command, or None."""
-    value = None
-    for index, word in enumerate(words):
-        flag, separator, text = word.partition("=")
-        if flag.lstrip("-") == name and flag.startswith("-"):
-            value = text if separator else (*words, "")[index + 1]
-    return value
+    values = re.findall(rf"^--?{name}[=\n](.*)$", "\n".join(words), re.M)
+    return values[-1] if values else None
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ python launch/place_shards.py --data_dir=RECORDS --num_nodes=4 --node=0 \
 Prints a table of the nodes, or with --node only the file names of that node.
 """
 
+import itertools
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -20,11 +21,13 @@ from resnet.base import program  # Before imports that may fail.
 # isort: split
 
 from data_prep.records import manifest
-from data_prep.records.manifest import Manifest, RecordSet
+from data_prep.records.manifest import Manifest
 from resnet.base import cli
 from resnet.base.errors import UserError, print_to_pipe
 from resnet.base.settings import COUNT, setting
 from resnet.config.config import Config
+
+Placement = dict[str, list[range]]  # Shards of each node, by split.
 
 
 @dataclass(frozen=True)
@@ -54,44 +57,37 @@ def main(argv: Sequence[str]) -> int:
     nodes, data_dir = line.of(PlacementFlags), line.values["data_dir"]
     if not data_dir:
         raise UserError("--data_dir is required and must name a converted data set.")
-    num_nodes = nodes.num_nodes
+    num_nodes, node = nodes.num_nodes, nodes.node
     if num_nodes is None:
         raise UserError("--num_nodes is required and must be at least 1; got None.")
-    if nodes.node is not None and not 0 <= nodes.node < num_nodes:
-        raise UserError(f"--node must be from 0 to {num_nodes - 1}; got {nodes.node}.")
+    if node is not None and not 0 <= node < num_nodes:
+        raise UserError(f"--node must be from 0 to {num_nodes - 1}; got {node}.")
     record_set = manifest.find(data_dir)
     if record_set is None:
         raise UserError(
             f"{data_dir} must contain a {manifest.FILE_NAME}; found none."
             " Convert the images first (data_prep/imagenet_to_tfrecords.py)."
         )
-    if nodes.node is not None:
-        _require_one_folder(record_set, data_dir)
+    own = {pathlib.Path(data_dir).resolve()}
+    folders = record_set.records_dir, record_set.index_dir
+    if node is not None and {folder.resolve() for folder in folders} != own:
+        raise UserError(
+            "--node needs a --data_dir that contains both the records and their index;"
+            f" those of {data_dir} are in {folders[0]} and {folders[1]}. Name the"
+            " folder of the records, and copy the files of the index there first if"
+            " they are elsewhere."
+        )
     contents = record_set.manifest
     placement = place(contents, num_nodes)
     _check_balance(contents, placement)
-    if nodes.node is not None:
-        text = "\n".join(files_of_node(contents, placement, nodes.node))
+    if node is None:
+        print_to_pipe(table(contents, placement, nodes.ranks_per_node))
     else:
-        text = table(contents, placement, nodes.ranks_per_node)
-    print_to_pipe(text)
+        print_to_pipe("\n".join(files_of_node(contents, placement, node)))
     return 0
 
 
-def _require_one_folder(record_set: RecordSet, data_dir: str) -> None:
-    """Refuses records whose index is elsewhere, or the converse."""
-    own = pathlib.Path(data_dir).resolve()
-    folders = {record_set.index_dir.resolve(), record_set.records_dir.resolve()}
-    if folders != {own}:
-        raise UserError(
-            "--node needs a --data_dir that contains both the records and their index;"
-            f" those of {data_dir} are in {record_set.records_dir} and"
-            f" {record_set.index_dir}. Name the folder of the records, and copy the"
-            " files of the index there first if they are elsewhere."
-        )
-
-
-def place(contents: Manifest, num_nodes: int) -> dict[str, list[range]]:
+def place(contents: Manifest, num_nodes: int) -> Placement:
     """Returns the indices of the shards (record files) of each node, by split.
 
     Each node has a contiguous range of shards, each shard is on one node, and the
@@ -109,14 +105,12 @@ def place(contents: Manifest, num_nodes: int) -> dict[str, list[range]]:
                 f" nodes. Convert it with --{name}_shards={num_nodes} or a multiple of"
                 " that."
             )
-        placement[name] = [
-            range(node * count // num_nodes, (node + 1) * count // num_nodes)
-            for node in range(num_nodes)
-        ]
+        bounds = [node * count // num_nodes for node in range(num_nodes + 1)]
+        placement[name] = [range(*pair) for pair in itertools.pairwise(bounds)]
     return placement
 
 
-def _check_balance(contents: Manifest, placement: dict[str, list[range]]) -> None:
+def _check_balance(contents: Manifest, placement: Placement) -> None:
     """Raises UserError if training refuses the numbers of examples on the nodes."""
     if (split := contents.splits.get("train")) is None:
         return
@@ -133,9 +127,7 @@ def _check_balance(contents: Manifest, placement: dict[str, list[range]]) -> Non
         )
 
 
-def files_of_node(
-    contents: Manifest, placement: dict[str, list[range]], node: int
-) -> list[str]:
+def files_of_node(contents: Manifest, placement: Placement, node: int) -> list[str]:
     """Returns the files that a node needs, relative to the folder of the set."""
     names = [manifest.FILE_NAME]
     for name, split in contents.splits.items():
@@ -144,9 +136,7 @@ def files_of_node(
     return names
 
 
-def table(
-    contents: Manifest, placement: dict[str, list[range]], ranks_per_node: int
-) -> str:
+def table(contents: Manifest, placement: Placement, ranks_per_node: int) -> str:
     """Returns a table of each node's ranks, files, examples and bytes."""
     lines = []
     for name, split in contents.splits.items():

@@ -13,6 +13,7 @@ runs on a login node.
 """
 
 import dataclasses
+import json
 import pathlib
 import re
 import shlex
@@ -28,20 +29,11 @@ from resnet.base import program  # Before imports that may fail.
 
 # isort: split
 
-from launch import (
-    check,
-    host_report,
-    hosts,
-    job_plan,
-    labels,
-    narrator,
-    probe,
-    topology,
-)
+from launch import check, hosts, job_plan, narrator, topology
+from launch.commands import StopRequests
 from launch.dialects import DIALECTS, BatchSettings
 from launch.job_plan import JobPlan, Request
 from launch.narrator import Folders
-from launch.stop_requests import StopRequests
 from launch.topology import Topology
 from resnet.base import cli
 from resnet.base.cli import CommandLine
@@ -55,6 +47,8 @@ from resnet.runtime import preemption
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+# The flags that together describe a node.
+_SOURCES = (["--sockets", "--cores_per_socket"], ["--probe"], ["--topology"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,15 +63,24 @@ class NodeFlags:
     sockets: int | None = setting(
         None,
         "The number of processor sockets of a node.",
+        bounds=COUNT,
         common=True,
         unset="none",
     )
     cores_per_socket: int | None = setting(
-        None, "The number of cores of a socket.", common=True, unset="none"
+        None,
+        "The number of cores of a socket.",
+        bounds=COUNT,
+        common=True,
+        unset="none",
     )
-    threads_per_core: int = setting(1, "The number of hyper-threads of a core.")
+    threads_per_core: int = setting(
+        1, "The number of hyper-threads of a core.", bounds=COUNT
+    )
     numa_per_socket: int = setting(
-        1, "The number of NUMA nodes of a socket, above 1 with sub-NUMA clusters."
+        1,
+        "The number of NUMA nodes of a socket, above 1 with sub-NUMA clusters.",
+        bounds=COUNT,
     )
     memory_gb: float = setting(
         0.0,
@@ -105,27 +108,18 @@ class NodeFlags:
         unset="none",
     )
 
-    @property
-    def is_stated(self) -> bool:
-        """Whether a node is described by numbers."""
-        return self.sockets is not None or self.cores_per_socket is not None
-
     def require_one_source(self, given: Mapping[str, str]) -> None:
-        """Refuses flags that describe the nodes in no way, in several, or twice.
-
-        Raises:
-            UserError: If they do.
-        """
-        num_sources = self.is_stated + self.probe + bool(self.topology)
-        if num_sources != 1:
+        """Refuses flags that describe the nodes in no way, in several, or twice."""
+        names = ("sockets", "cores_per_socket", "probe", "topology")
+        sources = [f"--{name}" for name in names if getattr(self, name)]
+        if sources not in _SOURCES:
             raise UserError(
                 "expected the nodes by one of --sockets with --cores_per_socket,"
-                " --probe, and --topology=FILE; got"
-                f" {'several' if num_sources else 'none'}."
+                f" --probe, and --topology=FILE; got {' and '.join(sources) or 'none'}."
             )
         of_stated = ("threads_per_core", "numa_per_socket", "memory_gb")
         words = [f"--{name}" for name in of_stated if name in given]
-        if words and not self.is_stated:
+        if words and not self.sockets:
             raise UserError(
                 "--probe and --topology already describe the nodes; got"
                 f" {', '.join(words)} as well, which only --sockets needs. Leave it"
@@ -133,19 +127,10 @@ class NodeFlags:
             )
 
     def host_names(self) -> list[str]:
-        """Returns the hosts in the file of --hosts; none without it.
-
-        Raises:
-            UserError: If the file can't be read, or its hosts are not those of
-                --num_nodes.
-        """
+        """Returns the hosts in the file of --hosts; none without it."""
         if not self.hosts:
             return []
         names = [host.partition(":")[0] for host in hosts.read_file(self.hosts)]
-        if not names:
-            raise UserError(
-                f"{self.hosts} must name a host on each line; it names none."
-            )
         if len(set(names)) < len(names):
             raise UserError(
                 f"{self.hosts} must name each host once; it names one twice."
@@ -158,25 +143,27 @@ class NodeFlags:
         return names
 
     def read(self, launcher: str) -> Topology:
-        """Returns the nodes.
-
-        Raises:
-            UserError: If they can't be read.
-        """
+        """Returns the nodes; UserError if they can't be read."""
         names = self.host_names()
         num_nodes = len(names) or self.num_nodes or 1
-        if self.is_stated:
+        if self.sockets and self.cores_per_socket:
             return topology.stated(
                 num_nodes,
-                self.sockets or 0,
-                self.cores_per_socket or 0,
+                self.sockets,
+                self.cores_per_socket,
                 self.threads_per_core,
                 self.numa_per_socket,
                 round(self.memory_gb * 1e9),
             )
         if self.probe and names:
-            return topology.of_hosts(_probe_hosts(names, launcher))
-        node = probe.probe() if self.probe else topology.read(self.topology)
+            requests = StopRequests()
+            requests.catch()
+            reports, failures = hosts.reports(names, DIALECTS[launcher], "", requests)
+            for sentence in failures.values():
+                raise UserError(sentence)
+            probed = [(host, report.topology) for host, report in reports.items()]
+            return topology.of_hosts(probed)
+        node = topology.probe() if self.probe else topology.read(self.topology)
         return topology.repeated(node, num_nodes, names)
 
 
@@ -224,13 +211,16 @@ class JobFlags:
     ranks_per_node: int | None = setting(
         None,
         "The number of ranks on each node; of workers in an asynchronous training.",
+        bounds=COUNT,
         common=True,
         unset="one per NUMA node",
     )
     num_servers: int | None = setting(
         None,
         "The number of parameter servers.",
+        bounds=COUNT,
         short_flag="s",
+        aliases=(("num_ps", ""),),
         unset="one less than nodes",
     )
     run_name: str = setting(
@@ -272,11 +262,12 @@ class JobFlags:
 # Flags of the training about how it is looked at.
 _LOOKING = ("list_recipes", "explain", "explain_plot", "num_ranks")
 _TRAINING = tuple(
-    dataclasses.replace(
-        group if isinstance(group, cli.Flags) else cli.Flags(group), common=False
+    dataclasses.replace(flags, without=(*flags.without, "num_ps"), common=False)
+    for flags in (
+        group if isinstance(group, cli.Flags) else cli.Flags(group)
+        for group in command_line.TRAINING
     )
-    for group in command_line.TRAINING
-    if group is not TrainFlags
+    if flags.kind is not TrainFlags
 )
 FLAGS: cli.Groups = (
     NodeFlags,
@@ -289,7 +280,7 @@ FLAGS: cli.Groups = (
 )
 # Settings of the training's flags that a plan sets by itself.
 _PLANNED = {
-    *("recipe", "data_dir", "model_dir", "num_ps", "use_tpu"),
+    *("recipe", "data_dir", "model_dir", "use_tpu"),
     *("num_intra_threads", "num_inter_threads"),
 }
 _OF_EVALUATION = {"eval_batch_size", "kmp_blocktime"}  # A plan sets them by itself.
@@ -301,8 +292,8 @@ def main(argv: Sequence[str]) -> int:
     nodes, job = line.of(NodeFlags), line.of(JobFlags)
     data_dir, model_dir = line.values["data_dir"], line.values["model_dir"]
     if job.output == "host":
-        report = host_report.gather(job.stage_from or data_dir)
-        print_to_pipe(host_report.to_json(report))
+        report = hosts.report_of_this(job.stage_from or data_dir)
+        print_to_pipe(json.dumps(dataclasses.asdict(report)))
         return 0
     nodes.require_one_source(line.given)
     if job.check or job.run:
@@ -317,9 +308,8 @@ def main(argv: Sequence[str]) -> int:
         text = shlex.join(plan.command(*shown_folders))
     elif job.output == "script":
         written_by = shlex.join(["python", "launch/plan.py", *argv[1:]])
-        text = narrator.script(
-            plan, batch_settings(line, job), folders(line, job), written_by
-        )
+        batch = batch_settings(line, job)
+        text = narrator.script(plan, batch, folders(line, job), written_by)
     elif job.output == "json":
         text = narrator.to_json(plan, *shown_folders)
     else:
@@ -332,21 +322,27 @@ def check_and_run(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> int:
     """Prints what a check finds, and runs the job if asked to; returns the exit code.
 
     Raises:
-        UserError: If a flag is missing, or there is no plan or launcher for the hosts.
+        UserError: If a flag is missing, or there is no launcher.
     """
     data_dir, model_dir = line.values["data_dir"], line.values["model_dir"]
     if job.run:
         command_line.check_folders(data_dir, model_dir)
-        refuse_flags_of_scripts(job)
+        for name, folder in (("stage_from", job.stage_from), ("bundle", job.bundle)):
+            if folder:
+                raise UserError(
+                    "--run starts the job without copying anything to the nodes; got"
+                    f" --{name}={folder}. Run what --print=script prints, or leave"
+                    f" --{name} out."
+                )
     requests = StopRequests()
     requests.catch()
 
     def plan_for(topologies: Mapping[str, Topology]) -> JobPlan:
         if nodes.probe:
-            found = topology.of_hosts(list(topologies.items()))
+            topology_of_nodes = topology.of_hosts(list(topologies.items()))
         else:
-            found = nodes.read(job.launcher)
-        return job_plan.make(found, request(line, nodes, job))
+            topology_of_nodes = nodes.read(job.launcher)
+        return job_plan.make(topology_of_nodes, request(line, nodes, job))
 
     checked = check.check(
         nodes.host_names() or hosts.of_job(nodes.num_nodes or 1),
@@ -354,7 +350,6 @@ def check_and_run(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> int:
         job.stage_from or data_dir,
         plan_for,
         requests,
-        allows_single_core=job.ranks_per_node is not None,
     )
     if requests.seen:
         print("stopped before the end of the check", file=sys.stderr)
@@ -366,27 +361,9 @@ def check_and_run(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> int:
         return EXIT_CODE
     pattern = checked.plan.dialect.label if checked.plan.is_launched else ""
     words = job_words(checked.plan, data_dir, model_dir)
-    code = labels.run(words, pattern, checked.hosts_of_ranks, requests)
+    code = requests.run_labelled(words, pattern, checked.hosts_of_ranks)
     preemption.ignore_stop_signals()
     return code
-
-
-def refuse_flags_of_scripts(job: JobFlags) -> None:
-    """Refuses flags about what a script does before the job, with --run.
-
-    Raises:
-        UserError: If one is given.
-    """
-    for name, folder, what in (
-        ("stage_from", job.stage_from, "records"),
-        ("bundle", job.bundle, "programs"),
-    ):
-        if folder:
-            raise UserError(
-                f"--run starts the job without copying {what} to the nodes; got"
-                f" --{name}={folder}. Run what --print=script prints, or leave"
-                f" --{name} out."
-            )
 
 
 def job_words(plan: JobPlan, data_dir: str, model_dir: str) -> list[str]:
@@ -394,27 +371,16 @@ def job_words(plan: JobPlan, data_dir: str, model_dir: str) -> list[str]:
     is_training = plan.job != "eval"
     # A wheel has the programs of eval and launch in a folder of its own.
     root = pathlib.Path(cli.__file__).parents[2] if is_training else ROOT
-    options = plan.dialect.label_options
     words = plan.command(
-        data_dir, model_dir, f"{root}/", python=sys.executable, options=options
+        data_dir,
+        model_dir,
+        f"{root}/",
+        python=sys.executable,
+        options=plan.dialect.label_options,
     )
     if not is_training:
         return words
     return [sys.executable, str(ROOT / "launch/supervise.py"), "--", *words]
-
-
-def _probe_hosts(names: Sequence[str], launcher: str) -> list[tuple[str, Topology]]:
-    """Returns the name and the topology of each host."""
-    requests = StopRequests()
-    requests.catch()
-    words = ["--probe", "--print=topology"]
-    answers, failures = hosts.ask(names, DIALECTS[launcher], words, requests)
-    for sentence in failures.values():
-        raise UserError(sentence)
-    return [
-        (host, topology.from_json(answer, f"the answer of {host}"))
-        for host, answer in answers.items()
-    ]
 
 
 def request(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> Request:
@@ -425,8 +391,7 @@ def request(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> Request:
     """
     threads = line.of(JobSettings)
     recipe = recipe_file.get(line.values["recipe"])
-    num_examples = recipe.num_train_examples
-    class_names: tuple[str, ...] = ()
+    num_examples, class_names = recipe.num_train_examples, tuple[str, ...]()
     data_dir = line.values["data_dir"]
     if data_dir and pathlib.Path(data_dir).is_dir():
         # It needs NumPy, and the records are rarely on a login node.
@@ -450,45 +415,17 @@ def request(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> Request:
         ranks_per_node=job.ranks_per_node,
         num_intra_threads=threads.num_intra_threads,
         num_inter_threads=threads.num_inter_threads,
-        num_servers=num_servers(line, job),
+        num_servers=job.num_servers,
         hosts_file=nodes.hosts,
         srun_mpi=job.srun_mpi,
         kmp_blocktime=threads.kmp_blocktime,
     )
 
 
-def num_servers(line: CommandLine, job: JobFlags) -> int | None:
-    """Returns the number of servers that is asked for; None if it isn't.
-
-    Raises:
-        UserError: If the two flags for it differ, or the job has no servers.
-    """
-    names = [name for name in ("num_servers", "num_ps") if name in line.given]
-    words = " and ".join(f"--{name}={line.values[name]}" for name in names)
-    if names and job.job != "parameter_server":
-        raise UserError(
-            "only a job with parameter servers (--job=parameter_server) has a number"
-            f" of them; got {words} with --job={job.job}. Leave it out."
-        )
-    numbers = {line.values[name] for name in names}
-    if len(numbers) > 1:
-        raise UserError(
-            f"the number of parameter servers must be one; got {words}. Leave one out."
-        )
-    return numbers.pop() if numbers else None
-
-
 def passed_on(line: CommandLine, job: JobFlags) -> dict[str, str]:
-    """Returns the words of the given flags that the training gets too.
-
-    Raises:
-        UserError: If there are any, but no training is planned.
-    """
-    of_planner = {
-        field.name
-        for kind in (NodeFlags, JobFlags)
-        for field in dataclasses.fields(kind)
-    }
+    """Returns the words of the given flags that the training gets too."""
+    kinds = (NodeFlags, JobFlags)
+    of_planner = {field.name for kind in kinds for field in dataclasses.fields(kind)}
     without = of_planner | _PLANNED
     if job.job == "eval":
         without |= _OF_EVALUATION
@@ -502,11 +439,7 @@ def passed_on(line: CommandLine, job: JobFlags) -> dict[str, str]:
 
 
 def batch_settings(line: CommandLine, job: JobFlags) -> BatchSettings:
-    """Returns what a scheduler is asked for.
-
-    Raises:
-        UserError: If the time limit isn't one, or the name can't be a job's.
-    """
+    """Returns what a scheduler is asked for."""
     match = re.fullmatch(r"(\d{1,4}):([0-5]\d)", job.time_limit)
     if not match or match[0].replace("0", "") == ":":
         raise UserError(
@@ -530,11 +463,7 @@ def batch_settings(line: CommandLine, job: JobFlags) -> BatchSettings:
 
 
 def folders(line: CommandLine, job: JobFlags) -> Folders:
-    """Returns the folders of a script.
-
-    Raises:
-        UserError: If records are to be staged, but no folder is named for them.
-    """
+    """Returns the folders of a script."""
     data_dir, model_dir = line.values["data_dir"], line.values["model_dir"]
     if job.stage_from and not data_dir:
         raise UserError(

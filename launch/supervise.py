@@ -16,8 +16,9 @@ them with -hosts or -f, not if it takes them from a Slurm allocation.
 import pathlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 if __package__ in (None, ""):  # Run by its path: the packages lie beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
@@ -27,12 +28,14 @@ from resnet.base import program  # Before imports that may fail.
 # isort: split
 
 from launch import mpirun_command
-from launch.stop_requests import StopRequests
+from launch.commands import StopRequests
 from resnet.base import cli
 from resnet.base.errors import EXIT_CODE, UserError
 from resnet.base.settings import AT_LEAST_ZERO, setting
 from resnet.checkpoint import retention, step_dirs
+from resnet.config import explain
 from resnet.config.config import Config, load_config
+from resnet.config.rules import check_ranks
 from resnet.runtime import preemption
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from resnet.watchdog import history
@@ -86,18 +89,19 @@ def supervise(
     failed_at: list[str] = []
     while True:
         history.remove_failure(model_dir)
-        code = requests.run(words)
+        code = requests.finish(requests.start(words))
         if code == 0 and is_done(model_dir):
             note = f"the training has ended after {len(failed_at)} restart(s)"
             history.append(model_dir, "supervisor", reason=note)
             return 0
         if code == REQUEUE_EXIT_CODE or requests.seen:
             return code
-        is_locked = was_locked(model_dir) and bool(failed_at)
+        failure = history.read_failure(model_dir) or {}
+        is_locked = failure.get("locked") is True and bool(failed_at)
         if code == EXIT_CODE and not is_locked:
             return code
         code = code or 1
-        place = place_of_failure(model_dir)
+        place = place_of_failure(model_dir, failure)
         if is_locked:  # By the previous start, so its failure is not a second one.
             place = f"startup, attempt {len(failed_at)}, since the run folder is locked"
         failed_at.append(place)
@@ -131,10 +135,12 @@ def is_done(model_dir: pathlib.Path) -> bool:
     """
     config = settings_of(model_dir)
     steps = step_dirs.saved_steps(model_dir)
-    if config is None or not steps:
-        return False
-    return retention.ends_run(
-        model_dir, steps[-1], config.last_step, config.stop_at_top1
+    return (
+        config is not None
+        and bool(steps)
+        and retention.ends_run(
+            model_dir, steps[-1], config.last_step, config.stop_at_top1
+        )
     )
 
 
@@ -146,19 +152,11 @@ def settings_of(model_dir: pathlib.Path) -> Config | None:
         return None
 
 
-def was_locked(model_dir: pathlib.Path) -> bool:
-    """Returns whether the start failed because another job holds the lock."""
-    failure = history.read_failure(model_dir)
-    return failure is not None and failure.get("locked") is True
-
-
-def place_of_failure(model_dir: pathlib.Path) -> str:
+def place_of_failure(model_dir: pathlib.Path, failure: Mapping[str, Any]) -> str:
     """Returns the step at which the run failed or, if unknown, the last saved step."""
-    failure = history.read_failure(model_dir)
-    if failure and failure["step"] is not None:
+    if failure.get("step") is not None:
         return f"step {failure['step']}"
-    steps = step_dirs.saved_steps(model_dir)
-    return f"a step after {steps[-1] if steps else 0}"
+    return f"a step after {[0, *step_dirs.saved_steps(model_dir)][-1]}"
 
 
 def on_reachable_hosts(words: Sequence[str], model_dir: pathlib.Path) -> Sequence[str]:
@@ -167,9 +165,9 @@ def on_reachable_hosts(words: Sequence[str], model_dir: pathlib.Path) -> Sequenc
     A command of Open MPI, which has other options than Hydra, stays as it is.
 
     Raises:
-        UserError: If no host is left, or the global batch can't be divided by the
-            number of ranks that are left. (If the run has saved no settings yet, the
-            training checks the latter itself.)
+        UserError: If no host is left, or the ranks that are left can't share the global
+            batch. (If the run has saved no settings yet, the training checks the latter
+            itself.)
     """
     command = mpirun_command.parse(words)
     if not command or not command.hosts or command.is_of_open_mpi():
@@ -183,28 +181,16 @@ def on_reachable_hosts(words: Sequence[str], model_dir: pathlib.Path) -> Sequenc
     report(model_dir, f"remaining hosts: {', '.join(hosts) or 'none'}")
     if not remaining:
         raise UserError("no host is left to train on; the training is not restarted")
-    config = settings_of(model_dir)
-    if config is not None:
-        _require_even_parts(config, remaining.num_ranks)
+    if config := settings_of(model_dir):
+        try:
+            check_ranks(config, explain.num_parts(config, remaining.num_ranks))
+        except UserError as error:
+            raise UserError(
+                f"the {remaining.num_ranks} ranks that are left can't share the global"
+                f" batch, so the training is not restarted: {error} It resumes from its"
+                " last checkpoint."
+            ) from error
     return remaining.words
-
-
-def _require_even_parts(config: Config, num_ranks: int) -> None:
-    """Refuses a number of ranks that can't share the global batch evenly."""
-    parts, who = num_ranks, "ranks"
-    if config.is_async:
-        parts, who = max(0, num_ranks - 1 - config.num_ps), "workers"
-    if parts and not config.global_batch_size % (parts * config.accumulation_steps):
-        return
-    micro_batches = ""
-    if config.accumulation_steps > 1:
-        micro_batches = f" in {config.accumulation_steps} micro-batches each"
-    raise UserError(
-        f"the global batch of {config.global_batch_size} can't be divided by the"
-        f" {parts} {who} that are left{micro_batches}, so the training is not"
-        " restarted. Start it on a number of ranks that divides the batch; it resumes"
-        " from its last checkpoint."
-    )
 
 
 def model_dir_of(words: Sequence[str], before: str) -> str:

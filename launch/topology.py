@@ -1,18 +1,22 @@
 """The processors, memory and network of the nodes of a cluster, as one value.
 
-They are stated on the command line, read by `probe`, or loaded from a file that an
-earlier probe has written.
+They are stated on the command line, probed in a machine's /proc and /sys, or read from
+a file that a probe has written.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+import platform
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from resnet.base import json_file
 from resnet.base.errors import UserError
+from resnet.hardware import cpu_features, physical_cores
 
 # Those that the compiled ops and oneDNN choose their code by.
 INSTRUCTION_SETS = ("avx", "avx2", "avx512f", "avx512_bf16", "amx_bf16")
@@ -20,8 +24,9 @@ OF_THIS_MACHINE = "read from this machine"
 # Fields that may differ between hosts of a job without changing its plan.
 _OF_ONE_HOST = ("source", "hosts", "interfaces", "memory_bytes")
 _OUTPUT = "the output of `launch/plan.py --probe --print=topology`"
-_ADVICE = "Run that on a node of the cluster."
 _MEMORY_TOLERANCE = 0.02  # Firmware keeps a little of the same memory.
+_CPUS = "sys/devices/system/cpu"
+_NO_LIMIT = 1 << 60  # A limit of memory above it is none; cgroup v1 has 2**63 - 4096.
 
 
 @dataclass(frozen=True)
@@ -90,22 +95,11 @@ def stated(
     numa_per_socket: int = 1,
     memory_bytes: int = 0,
 ) -> Topology:
-    """Returns the topology of a cluster that is described by numbers.
+    """Returns the topology of a cluster that is described by numbers above 0.
 
     Raises:
-        UserError: If a number is below 1, or the cores of a socket can't be divided
-            evenly by its NUMA nodes.
+        UserError: If the NUMA nodes of a socket can't have the same number of cores.
     """
-    numbers = {
-        "num_nodes": num_nodes,
-        "sockets": sockets,
-        "cores_per_socket": cores_per_socket,
-        "threads_per_core": threads_per_core,
-        "numa_per_socket": numa_per_socket,
-    }
-    for name, value in numbers.items():
-        if value < 1:
-            raise UserError(f"--{name} must be at least 1; got {value}.")
     if cores_per_socket % numa_per_socket:
         raise UserError(
             "--cores_per_socket must be a multiple of --numa_per_socket; got"
@@ -136,22 +130,20 @@ def to_json(topology: Topology) -> str:
     return json.dumps(dataclasses.asdict(topology), indent=1)
 
 
-def from_json(text: str, described: str) -> Topology:
-    """Returns the topology in a JSON text that `to_json` has returned.
-
-    Raises:
-        UserError: If the text holds something else.
-    """
-    return json_file.parse(text, Topology, described, _OUTPUT, _ADVICE)
-
-
 def read(path: str) -> Topology:
-    """Returns the topology in a file.
+    """Returns the topology that `to_json` has written to a file, or sends to a pipe.
 
     Raises:
         UserError: If it can't be read, or holds something else.
     """
-    return json_file.read(path, Topology, _OUTPUT, _ADVICE)
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{path} must hold {_OUTPUT}; it can't be read: {error.strerror}."
+        ) from error
+    advice = "Run that on a node of the cluster."
+    return json_file.parse(text, Topology, path, _OUTPUT, advice)
 
 
 def of_hosts(probed: Sequence[tuple[str, Topology]]) -> Topology:
@@ -192,10 +184,9 @@ def _difference(first: Topology, other: Topology) -> str:
         if field.name == "cores":
             return f"their usable cores ({len(values[0])} and {len(values[1])})"
         return f"{field.name} ({values[0]} and {values[1]})"
-    largest = max(first.memory_bytes, other.memory_bytes)
-    if abs(first.memory_bytes - other.memory_bytes) > _MEMORY_TOLERANCE * largest:
-        sizes = [f"{node.memory_bytes / 1e9:.0f}" for node in (first, other)]
-        return f"memory ({sizes[0]} and {sizes[1]} GB)"
+    sizes = first.memory_bytes, other.memory_bytes
+    if abs(sizes[0] - sizes[1]) > _MEMORY_TOLERANCE * max(sizes):
+        return f"memory ({sizes[0] / 1e9:.0f} and {sizes[1] / 1e9:.0f} GB)"
     return ""
 
 
@@ -211,12 +202,155 @@ def parse_cpu_list(text: str) -> list[int]:
 
 def cpu_list(cpus: Sequence[int]) -> str:
     """Returns numbers in Linux's form of a list, the inverse of `parse_cpu_list`."""
-    parts: list[list[int]] = []
+    ranges: list[list[int]] = []
     for cpu in sorted(cpus):
-        if parts and cpu == parts[-1][-1] + 1:
-            parts[-1].append(cpu)
+        if ranges and cpu == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [cpu]
         else:
-            parts.append([cpu])
-    return ",".join(
-        f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts
+            ranges.append([cpu])
+    return ",".join("-".join(map(str, ends)) for ends in ranges)
+
+
+def probe(root: Path = Path("/")) -> Topology:
+    """Returns the topology of one machine, with the cores that this process may use.
+
+    Args:
+        root: The folder that stands for `/`: that of this machine, or another's copy.
+    """
+    online = parse_cpu_list(_read(root / _CPUS / "online")) or _affinity(root) or [0]
+    installed = _cores(root, online)
+    features = cpu_features.flags(root / "proc/cpuinfo")
+    is_this_machine = root == Path("/")
+    if is_this_machine and cpu_features.amx_is_hidden(features):
+        features -= {"amx_bf16"}  # The training leaves it out, too.
+    return Topology(
+        num_nodes=1,
+        cores=tuple(_cores(root, sorted(set(online) & _allowed(root, online)))),
+        num_installed_cores=len(installed),
+        threads_per_core=max(len(core.cpus) for core in installed),
+        memory_bytes=_memory_bytes(root),
+        instruction_sets=tuple(name for name in INSTRUCTION_SETS if name in features),
+        interfaces=tuple(_interfaces(root)),
+        cpu_model=cpu_features.model_name(root / "proc/cpuinfo"),
+        cpu_quota=_cpu_quota(root),
+        source=OF_THIS_MACHINE if is_this_machine else f"read from {root}",
+        hosts=(platform.node(),) if is_this_machine else (),
     )
+
+
+def _read(path: Path) -> str:
+    """Returns the text of a file without white space around it; empty if unreadable.
+
+    Linux refuses to read some of these files, such as the speed of an interface that
+    is down.
+    """
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _number(path: Path, default: int) -> int:
+    text = _read(path)
+    return int(text) if re.fullmatch(r"-?\d+", text) else default
+
+
+def _affinity(root: Path) -> list[int]:
+    """Returns the logical processors of this process's affinity mask."""
+    status = _read(root / "proc/self/status")
+    match = re.search(r"^Cpus_allowed_list:\s*(\S+)$", status, re.M)
+    return parse_cpu_list(match[1]) if match else []
+
+
+def _allowed(root: Path, online: Sequence[int]) -> set[int]:
+    """Returns the logical processors that affinity mask and cpuset allow."""
+    allowed = set(_affinity(root) or online)
+    for folder in _cgroups(root, "cpuset"):
+        for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
+            if cpus := parse_cpu_list(_read(folder / name)):
+                return allowed & set(cpus)
+    return allowed
+
+
+def _cgroups(root: Path, controller: str) -> Iterator[Path]:
+    """Yields the folders of this process's cgroup and of those around it.
+
+    Version 2 has one tree of all controllers, version 1 one for each. In a container
+    the path of a cgroup may be that outside, which isn't there.
+    """
+    mount = root / "sys/fs/cgroup"
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            top = mount
+        elif controller in controllers.split(","):
+            top = mount / controller
+        else:
+            continue
+        folder = top / path.lstrip("/")
+        for group in (folder, *folder.parents):
+            if group.is_dir():
+                yield group
+            if group == top:
+                break
+
+
+def _cpu_quota(root: Path) -> float:
+    """Returns the smallest limit of processor time, in processors; 0 for none."""
+    quotas = []
+    for folder in _cgroups(root, "cpu"):
+        words = _read(folder / "cpu.max").split()
+        if len(words) < 2:
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            words = [_read(folder / name) for name in names]
+        if all(word.isdigit() for word in words):  # Without a limit it is "max" or -1.
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=0.0)
+
+
+def _memory_bytes(root: Path) -> int:
+    """Returns the memory that this process may use, in bytes; 0 if it isn't known."""
+    match = re.search(r"^MemTotal:\s*(\d+) kB$", _read(root / "proc/meminfo"), re.M)
+    sizes = [1024 * int(match[1])] if match else []
+    for folder in _cgroups(root, "memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            sizes.append(_number(folder / name, _NO_LIMIT))
+    return min((size for size in sizes if size < _NO_LIMIT), default=0)
+
+
+def _cores(root: Path, cpus: Sequence[int]) -> list[Core]:
+    """Returns the cores of some logical processors, by socket and NUMA node."""
+    slow, folder = _efficiency_cpus(root), root / _CPUS
+    cores = []
+    for of_core in physical_cores.group_by_core(cpus, folder):
+        socket, numa_node, _ = physical_cores.place(of_core[0], folder)
+        cores.append(Core(max(socket, 0), numa_node, of_core, of_core[0] in slow))
+    return cores
+
+
+def _efficiency_cpus(root: Path) -> set[int]:
+    """Returns the logical processors of slower cores beside faster ones.
+
+    Intel's hybrid processors list them as a device; on Arm their capacity is smaller.
+    """
+    if atom := parse_cpu_list(_read(root / "sys/devices/cpu_atom/cpus")):
+        return set(atom)
+    capacities = {
+        int(path.parent.name.removeprefix("cpu")): _number(path, 0)
+        for path in (root / _CPUS).glob("cpu[0-9]*/cpu_capacity")
+    }
+    largest = max(capacities.values(), default=0)
+    return {cpu for cpu, capacity in capacities.items() if capacity < largest}
+
+
+def _interfaces(root: Path) -> Iterator[Interface]:
+    """Yields the network devices: Ethernet, and InfiniBand or Omni-Path ports."""
+    for folder in sorted((root / "sys/class/net").glob("*")):
+        # The loopback, bridges and the like have no device.
+        if (folder / "device").exists() and _read(folder / "operstate") != "down":
+            yield Interface(folder.name, max(_number(folder / "speed", 0), 0))
+    for rate in sorted((root / "sys/class/infiniband").glob("*/ports/*/rate")):
+        match = re.match(r"([\d.]+) Gb/sec", _read(rate))
+        if match and "ACTIVE" in _read(rate.with_name("state")):
+            name = f"{rate.parents[2].name}:{rate.parent.name}"
+            yield Interface(name, round(1000 * float(match[1])))

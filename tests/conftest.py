@@ -8,7 +8,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from launch import probe
+from launch import topology
 from resnet.hardware import cpu_features
 from tests import tiny_set
 from tests.made_once import made_once
@@ -48,7 +48,7 @@ def _has_what_it_needs(item: pytest.Item) -> bool:
         cpu_features.flags().issuperset(mark.args)
         for mark in item.iter_markers("needs_cpu")
     ) and all(
-        len(probe.probe().cores) >= mark.args[0]
+        len(topology.probe().cores) >= mark.args[0]
         for mark in item.iter_markers("needs_cores")
     )
 

@@ -8,10 +8,25 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+_CPUS = Path("/sys/devices/system/cpu")
 
-def group_by_core(
-    cpus: Iterable[int], topology: Path = Path("/sys/devices/system/cpu")
-) -> list[tuple[int, ...]]:
+
+def place(cpu: int, topology: Path = _CPUS) -> tuple[int, int, int]:
+    """Returns the socket, the NUMA node and the core of a logical processor.
+
+    One without a description in the folder counts as a core of its own, on socket -1.
+    """
+    folder = topology / f"cpu{cpu}"
+    nodes = [entry.name for entry in folder.glob("node[0-9]*")]
+    numa_node = int(nodes[0].removeprefix("node")) if nodes else 0
+    try:
+        socket = int((folder / "topology/physical_package_id").read_text())
+        return socket, numa_node, int((folder / "topology/core_id").read_text())
+    except (OSError, ValueError):
+        return -1, numa_node, cpu
+
+
+def group_by_core(cpus: Iterable[int], topology: Path = _CPUS) -> list[tuple[int, ...]]:
     """Returns the logical processors of each core, ordered by socket and NUMA node.
 
     With sub-NUMA clusters, Linux numbers the cores of a socket across its clusters. On
@@ -19,25 +34,17 @@ def group_by_core(
 
     Args:
         cpus: The logical processors that the process may use.
-        topology: The folder in which Linux describes them. A processor without a
-            description counts as a core of its own.
+        topology: The folder in which Linux describes them.
     """
-    cores: dict[tuple[int, int, int, str], list[int]] = {}
+    cores: dict[tuple[tuple[int, int, int], str], list[int]] = {}
     for cpu in sorted(cpus):
-        folder = topology / f"cpu{cpu}"
-        nodes = [entry.name for entry in folder.glob("node[0-9]*")]
-        numa_node = int(nodes[0].removeprefix("node")) if nodes else 0
         try:
-            socket = int((folder / "topology/physical_package_id").read_text())
-            core = int((folder / "topology/core_id").read_text())
-        except (OSError, ValueError):
-            socket, core = -1, cpu
-        try:
-            threads = (folder / "topology/thread_siblings_list").read_text()
+            path = topology / f"cpu{cpu}/topology/thread_siblings_list"
+            threads = path.read_text()
         except OSError:
             threads = ""
-        cores.setdefault((socket, numa_node, core, threads), []).append(cpu)
-    keys = sorted(cores, key=lambda key: (key[:3], cores[key]))
+        cores.setdefault((place(cpu, topology), threads), []).append(cpu)
+    keys = sorted(cores, key=lambda key: (key[0], cores[key]))
     return [tuple(cores[key]) for key in keys]
 
 
@@ -51,14 +58,12 @@ def of_rank(
 ) -> list[tuple[int, ...]]:
     """Returns the physical cores that a rank uses.
 
-    Ranks of a node that may use the same cores divide them into contiguous blocks. The
-    cores are all of the node, or those that the launcher has bound the ranks to. With
+    Ranks of a node that may use the same cores divide them into contiguous blocks; with
     more ranks than cores, ranks share a core.
 
     Args:
-        local_rank: The rank on the node, from 0.
         cores_seen: The cores that each rank of the node may use, as `group_by_core`
-            returns them, in the order of the local ranks.
+            returns them, by local rank: all, or those that it has been bound to.
     """
     own = list(cores_seen[local_rank])
     sharers = [rank for rank, seen in enumerate(cores_seen) if list(seen) == own]
@@ -66,5 +71,4 @@ def of_rank(
     if len(sharers) >= len(own):
         return [own[number % len(own)]]
     first = number * len(own) // len(sharers)
-    end = (number + 1) * len(own) // len(sharers)
-    return own[first:end]
+    return own[first : (number + 1) * len(own) // len(sharers)]

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 import pytest
 
-from launch import probe
+from launch import topology
 from tests.jobs.conftest import MPIRUN, REPOSITORY
 
 _ROOT = Path(os.environ.get("CLUSTER_PROGRAMS", "/"))
@@ -149,7 +149,7 @@ class Slurm:
         """Starts the daemons, and waits for the nodes."""
         for name in ("state", *(f"spool-{node}" for node in NODES)):
             (self.folder / name).mkdir()
-        node = probe.probe()
+        node = topology.probe()
         text = _CONFIG.format(
             host=socket.gethostname(),
             user=Path("/proc/self").owner(),

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from launch import plan, probe
+from launch import plan, topology
+from launch.commands import Labels
 from launch.dialects import DIALECTS
-from launch.labels import Labels
 from tests.in_process import run
 
 pytestmark = pytest.mark.cluster
 
-NODE = probe.probe()
+NODE = topology.probe()
 OWN_CORES = str(Path(__file__).with_name("own_cores.py"))
 RUN = ("--recipe=digits", "--train_batch_size=720", "--launcher=openmpi")
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from launch import plan, probe
+from launch import plan, topology
+from launch.commands import Labels
 from launch.dialects import DIALECTS
-from launch.labels import Labels
 from tests.in_process import run
 
 pytestmark = pytest.mark.cluster
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-NODE = probe.probe()
+NODE = topology.probe()
 RUN = ("--recipe=digits", "--train_batch_size=720", "--launcher=slurm")
 CLUSTER = ("--num_nodes=256", "--sockets=2", "--cores_per_socket=24")
 SERVERS = (

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.cluster.conftest import WITHOUT_LIBRARIES
-from tests.jobs.test_plan_check import assert_only_load, found
+from tests.jobs.test_plan_check import assert_no_problem, found
 
 pytestmark = pytest.mark.cluster
 
@@ -39,7 +39,7 @@ def checked(
 def test_two_nodes_and_the_network_between_them_are_checked(slurm, records):
     flags = ("--ranks_per_node=1", f"--data_dir={records}")
     done = checked(slurm, 2, *flags, UCX_TLS="tcp,self")
-    assert_only_load(done)
+    assert_no_problem(done)
     rows = found(done)
     assert rows["hosts"] == ("ok", "2 of 2 answered: here, there")
     assert rows["data"][1].startswith("the same manifest, SHA-256 ")

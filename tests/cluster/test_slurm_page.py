@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from launch import plan, probe
+from launch import plan, topology
 from tests import in_process, smallest
 from tests.jobs.test_pages import commands
 
 pytestmark = pytest.mark.cluster
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-NODE = probe.probe()
+NODE = topology.probe()
 OF_SLURM = ("sbatch", "srun", "salloc", "squeue", "scancel", "LAUNCHER=srun")
 SAVING_SECONDS = 600  # Between signal and limit, for a starved machine too.
 # The libraries of a Slurm that is unpacked aren't those of this environment's Python.

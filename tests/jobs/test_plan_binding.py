@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from launch import plan, probe, topology
+from launch import plan, topology
 from tests import smallest
 from tests.in_process import run
 from tests.jobs.conftest import MPIRUN, REPOSITORY
 
 pytestmark = pytest.mark.multiprocess
 
-NODE = probe.probe()
+NODE = topology.probe()
 NUM_CORES = len(NODE.cores)
 SOME_CORES = range(1, min(NUM_CORES, 6) + 1)
 RUN = ("--recipe=digits", "--train_batch_size=720")  # 720: of up to 6 ranks.

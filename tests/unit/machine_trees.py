@@ -117,7 +117,9 @@ def cgroup_v1(root: Path) -> Path:
         f"{mount}/cpuset/slurm/job/cpuset.cpus": "4-7",
         f"{mount}/memory/slurm/job/memory.limit_in_bytes": str(8 * GIB),
         f"{mount}/memory/memory.limit_in_bytes": str((1 << 63) - 4096),
-        f"{mount}/cpu/cpu.cfs_quota_us": "-1",
+        f"{mount}/cpu/slurm/cpu.cfs_quota_us": "-1",
+        f"{mount}/cpu/slurm/cpu.cfs_period_us": "100000",
+        f"{mount}/cpu/cpu.cfs_quota_us": "150000",
         f"{mount}/cpu/cpu.cfs_period_us": "100000",
     }
     return write(root, cores, files=files, memory_kib=64 << 20)

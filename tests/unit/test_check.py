@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from launch import host_report, hosts, job_plan, plan, rank_findings, topology
-from launch.host_report import HostReport
-from launch.rank_findings import Link, Rank, RankReport, Traffic
+from launch import check, hosts, job_plan, plan, topology
+from launch.check import Link, Rank, RankReport, Traffic
+from launch.hosts import HostReport
 from launch.topology import Interface
 from resnet.base.errors import UserError
 from resnet.config.recipes import imagenet
@@ -35,18 +35,15 @@ esac
 """
 # 4 ranks in all, two on each host.
 FLAGS = ("--probe", "--recipe=tpu_90ep_24k", "--data_dir=/records", "--model_dir=/m")
-RUN = FLAGS[2:]
-FOUR = ("a", "b", "c", "d")
+RUN = ("--run", *FLAGS[2:])
 MESSAGE_BYTES = 40_000_000
 NODE = dataclasses.replace(
     topology.stated(1, 2, 4, memory_bytes=64_000_000_000),
     has_cpu_numbers=True,
     cpu_model="Test CPU",
-    instruction_sets=("avx2", "avx512f"),
     interfaces=(Interface("eth0", 10_000),),
 )
 VERSIONS = {
-    "version of Python": "3.11.7",
     "version of tensorflow": "2.21.0",
     "compiled ops (SHA-256)": "aaaa",
     "code of this project (SHA-256)": "bbbb",
@@ -56,12 +53,12 @@ VERSIONS = {
 def host(node: dict[str, Any] | None = None, **changes: Any) -> HostReport:
     """Returns the report of a healthy host, with changes."""
     changed = dataclasses.replace(NODE, **(node or {}))
-    report = HostReport(changed, "machine a", dict(VERSIONS), "d" * 64, "", ())
+    report = HostReport(changed, "machine a", dict(VERSIONS), "d" * 64, "")
     return dataclasses.replace(report, **changes)
 
 
-def with_version(name: str, value: str) -> dict[str, Any]:
-    return {"versions": {**VERSIONS, name: value}}
+def with_version(name: str, value: str) -> HostReport:
+    return host(versions={**VERSIONS, name: value})
 
 
 def ranks(names=("a", "b"), node=NODE, changes=None) -> RankReport:
@@ -70,28 +67,31 @@ def ranks(names=("a", "b"), node=NODE, changes=None) -> RankReport:
     Each rank has half of the cores, and the first of a host sends by TCP.
     """
     half = len(node.cores) // 2
-    parts = (node.cores[:half], node.cores[half:])
     everything = tuple(cpu for core in node.cores for cpu in core.cpus)
-    found = []
+    of_ranks = []
     for number in range(2 * len(names)):
         index, local_rank = divmod(number, 2)
-        cpus = tuple(cpu for core in parts[local_rank] for cpu in core.cpus)
         sent = {} if local_rank else {"eth0": 2 * MESSAGE_BYTES}
         rank = Rank(
-            *(number, local_rank, names[index], f"machine {names[index]}"),
-            *(everything, cpus, Traffic(sent, {}, ())),
+            rank=number,
+            local_rank=local_rank,
+            host=names[index],
+            boot_id=f"machine {names[index]}",
+            given_cpus=everything,
+            cpus=everything[half:] if local_rank else everything[:half],
+            traffic=Traffic(sent, {}, ()),
         )
-        found.append(dataclasses.replace(rank, **(changes or {}).get(number, {})))
+        of_ranks.append(dataclasses.replace(rank, **(changes or {}).get(number, {})))
     links = [
         Link((2 * index, 2 * ((index + 1) % len(names))), 20e-6, 1.1e9)
         for index in range(len(names) - (len(names) == 2))
     ]
-    return RankReport(tuple(found), tuple(links) * (len(names) > 1), MESSAGE_BYTES)
+    return RankReport(tuple(of_ranks), tuple(links) * (len(names) > 1), MESSAGE_BYTES)
 
 
 @pytest.fixture
-def check(tmp_path, monkeypatch):
-    """Returns `check(hosts, ranks, *flags)`, which checks hosts by their reports."""
+def check_hosts(tmp_path, monkeypatch):
+    """Returns `check_hosts(reports, ranks, *flags)`, which checks by reports."""
     stub = tmp_path / "mpirun"
     stub.write_text(STUB.format(folder=tmp_path))
     stub.chmod(0o755)
@@ -101,9 +101,11 @@ def check(tmp_path, monkeypatch):
     def check_them(reports, got=None, *others: str, code: int = 0, words=()) -> Done:
         hosts_file.write_text("".join(f"{name}\n" for name in reports))
         for name, report in reports.items():
-            if report is not None:
+            if isinstance(report, HostReport):
                 report = dataclasses.replace(report, boot_id=f"machine {name}")
-                (tmp_path / name).write_text(f"{host_report.to_json(report)}\n")
+                report = f"Welcome\n{json.dumps(dataclasses.asdict(report))}\n"
+            if report is not None:
+                (tmp_path / name).write_text(report)
         report = dataclasses.asdict(got or ranks(tuple(reports)))
         (tmp_path / "ranks").write_text(f"{{a note}}\n{json.dumps(report)}\nend\n")
         (tmp_path / "code").write_text(str(code))
@@ -119,14 +121,13 @@ def sentences(done: Done) -> str:
     return re.sub(r"\s+", " ", done.stdout.partition("Problems:")[2])
 
 
-def test_hosts_without_a_problem_end_with_zero(check):
-    done = check({"a": host(), "b": host()})
+def test_hosts_without_a_problem_end_with_zero(check_hosts):
+    done = check_hosts({"a": host(), "b": host()})
     assert (done.returncode, done.stderr) == (0, ""), done
     assert "Problems" not in done.stdout
-    checked = "hosts versions code data processor cores load plan binding network"
-    assert re.findall(r"^(\w+) +(ok|-|problem) ", done.stdout, re.M) == [
-        (name, "ok") for name in (*checked.split(), "transport")
-    ]
+    rows = re.findall(r"^(\w+) +(ok|-|problem) ", done.stdout, re.M)
+    names = ("hosts", "versions", "data", "binding", "network", "transport")
+    assert rows == [(name, "ok") for name in names]
     for found in (
         "2 of 2 answered: a, b",
         "4 of 4 ranks on their planned cores: 0-3 | 4-7",
@@ -138,10 +139,11 @@ def test_hosts_without_a_problem_end_with_zero(check):
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("other", "sentence"),
     [
-        (None, "b can't be probed by `mpirun -hosts b -np 1 ...`, which ended with"),
-        (None, "exit code 255: ssh: no route"),
+        (None, "`mpirun -hosts b -np 1 ...`, which ended with exit code 255: ssh: no"),
+        ("Hello from b\n", "b must answer with a report of itself; it has answered"),
+        ('{"topology": {}}\n', "b must answer with a report of itself"),
         (
             with_version("version of tensorflow", "2.20.0"),
             "same version of tensorflow; it is 2.21.0 on a, c, 2.20.0 on b.",
@@ -150,93 +152,70 @@ def test_hosts_without_a_problem_end_with_zero(check):
             with_version("code of this project (SHA-256)", "cccc"),
             "bbbb on a, c, cccc on b",
         ),
-        ({"data": "e" * 64}, f"manifest is {'d' * 16} on a, c, {'e' * 16} on b"),
-        ({"data": "", "data_problem": "no disk"}, "on b it isn't: no disk"),
-        ({"node": {"cpu_model": "Old CPU"}}, "Test CPU on a, c, Old CPU on b"),
-        (
-            {"node": {"instruction_sets": ("avx2",)}},
-            "avx2+avx512f on a, c, avx2 on b",
-        ),
-        ({"node": {"cores": NODE.cores[:6]}}, "it is 8 of 8 on a, c, 6 of 8 on b"),
-        ({"node": {"cores": NODE.cores[:1]}}, "on b it leaves one of 8"),
+        (host(data="e" * 64), f"manifest is {'d' * 16} on a, c, {'e' * 16} on b"),
+        (host(data="", data_problem="no disk"), "on b it isn't: no disk"),
+        (host({"cpu_model": "Old CPU"}), "a and b differ in cpu_model"),
+        (host({"cores": NODE.cores[:6]}), "differ in their usable cores (8 and 6)"),
     ],
 )
-def test_a_host_that_prevents_the_job_is_named(check, changes, sentence):
-    other = None if changes is None else host(**changes)
-    done = check({"a": host(), "b": other, "c": host()}, None, "--run")
+def test_a_host_that_prevents_the_job_is_named(check_hosts, other, sentence):
+    done = check_hosts({"a": host(), "b": other, "c": host()}, None, "--run")
     assert done.returncode == 2
     assert sentence in sentences(done)
     assert "\nnetwork" not in done.stdout  # The ranks are not started.
-    assert not check.job.exists()
+    assert not check_hosts.job.exists()
 
 
-def test_a_single_core_of_each_host_can_be_meant(check):
-    single = host(node={"cores": NODE.cores[:1]})
-    done = check({"a": single, "b": single}, None, "--check", "--ranks_per_node=1")
-    assert re.search(r"^cores +ok +1 of 8 usable$", done.stdout, re.M)
-    assert "more than one core" not in sentences(done)
-    assert "\nbinding" in done.stdout  # The ranks were started.
-
-
-def test_a_package_that_no_host_has_is_named(check):
-    without = host(**with_version("version of tensorflow", "none"))
-    done = check({"a": without, "b": without})
+def test_a_package_that_no_host_has_is_named(check_hosts):
+    without = with_version("version of tensorflow", "none")
+    done = check_hosts({"a": without, "b": without})
     assert done.returncode == 2
     assert "tensorflow must be installed on the hosts; it isn't." in sentences(done)
-    without = host(**with_version("compiled ops (SHA-256)", "none"))
-    assert check({"a": without, "b": without}).returncode == 0
+    without = with_version("compiled ops (SHA-256)", "none")
+    assert check_hosts({"a": without, "b": without}).returncode == 0
 
 
-def test_hosts_that_are_not_those_of_the_plan_are_named(check, tmp_path):
+def test_hosts_that_are_not_those_of_the_plan_are_named(check_hosts, tmp_path):
     node, names = tmp_path / "node.json", tmp_path / "hosts"
     node.write_text(topology.to_json(topology.stated(1, 2, 24)))  # The login node's.
-    check({"a": host(), "b": host()})
+    check_hosts({"a": host(), "b": host()})
     done = run(plan, *FLAGS[1:], f"--topology={node}", f"--hosts={names}", "--check")
     assert done.returncode == 2
-    expected = "those of the plan, with 48 usable cores on 2 sockets; a, b have 8"
-    assert expected in sentences(done)
-
-
-def test_ranks_that_cannot_start_are_said(check):
-    done = check({"a": host(), "b": host()}, code=3)
-    assert done.returncode == 2
-    assert "`mpirun` has ended with exit code 3" in sentences(done)
+    assert "has processors 0-3 of 0-7 that the launcher left it, not 24 for itself" in (
+        sentences(done)
+    )
 
 
 @pytest.mark.parametrize(
-    ("got", "sentence"),
+    ("got", "code", "sentence"),
     [
+        (None, 3, "`mpirun` has ended with exit code 3"),
         (
             ranks(changes={1: {"cpus": (0,), "given_cpus": (0,)}}),
-            "rank 1 on a has processors 0 of 0 that the launcher left it, not 4-7",
+            0,
+            "rank 0 on a has processors 0-3 of 0-7 that the launcher left it",
         ),
-        (ranks(("a", "login")), "of the job, a, b; there are ranks on login. Choose"),
+        (ranks(("a", "login")), 0, "of the job, a, b; there are ranks on login."),
     ],
 )
-def test_what_the_ranks_got_may_prevent_the_job(check, got, sentence):
-    done = check({"a": host(), "b": host()}, got, "--run")
+def test_what_the_ranks_got_may_prevent_the_job(check_hosts, got, code, sentence):
+    done = check_hosts({"a": host(), "b": host()}, got, "--run", code=code)
     assert done.returncode == 2
     assert sentence in sentences(done)
-    assert not check.job.exists()
+    assert not check_hosts.job.exists()
 
 
-def test_an_answer_that_is_no_report_is_named(check, tmp_path):
-    (tmp_path / "b").write_text("Welcome to b\n")
-    done = check({"a": host(), "b": None})
-    assert done.returncode == 2
-    expected = "b must answer with a report of itself; it has answered 'Welcome to b'"
-    assert expected in sentences(done)
-
-
-def test_a_job_runs_under_the_supervisor_with_labels(check, tmp_path):
-    """Although a core is busy, which is said before."""
-    reports = {"a": host(), "b": host(busy_cpus=(0, 1, 5))}
+def test_a_job_runs_under_the_supervisor_with_labels(check_hosts, tmp_path):
+    """Although a network is slow, which is said before."""
+    fabric = (*NODE.interfaces, Interface("mlx5_0:1", 200_000))
+    reports = dict.fromkeys("ab", host({"interfaces": fabric}))
     failure = tmp_path / "m" / history.FAILURE_FILE
     failure.parent.mkdir()
     failure.touch()
-    done = check(reports, None, "--run", "--seed=7", f"--model_dir={failure.parent}")
-    assert "processors 0-1,5 of b are busy" in sentences(done)
-    words = check.job.read_text()
+    flags = ("--run", "--seed=7", f"--model_dir={failure.parent}")
+    done = check_hosts(reports, None, *flags)
+    assert "a, b: MPI uses TCP by eth0, though there is a fabric" in sentences(done)
+    words = check_hosts.job.read_text()
     assert words.startswith("-prepend-pattern \x1e%r %h\x1f -f ")
     assert "-np 4 -ppn 2 " in words
     assert "/resnet/resnet_main.py --recipe" in words
@@ -245,15 +224,15 @@ def test_a_job_runs_under_the_supervisor_with_labels(check, tmp_path):
     assert "[1 b] to err\n" in done.stderr
     assert done.returncode == REQUEUE_EXIT_CODE
     assert not failure.exists()  # The supervisor removes it before a start.
-    assert check(reports).returncode == 2  # A check alone tells of any problem.
+    assert check_hosts(reports).returncode == 2  # A check alone tells of any problem.
 
 
 @pytest.mark.parametrize(
     "words", planning_page.commands(are_starting=True), ids=" ".join
 )
-def test_the_commands_of_the_page_run(words, check, tmp_path, monkeypatch):
+def test_the_commands_of_the_page_run(words, check_hosts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = check({"node0": host(), "node1": host()}, words=words[2:])
+    done = check_hosts({"node0": host(), "node1": host()}, words=words[2:])
     code = REQUEUE_EXIT_CODE if "--run" in words else 0  # That of the job's stand-in.
     assert done.returncode == code, done
 
@@ -263,9 +242,9 @@ def test_the_commands_of_the_page_run(words, check, tmp_path, monkeypatch):
     [
         (("--check", "--num_nodes=3"), "to check 3 node(s), their names must be known"),
         (("--run",), "--data_dir is required"),
-        (("--run", *RUN, "--stage_from=/s"), "without copying records to the nodes"),
-        (("--run", *RUN, "--bundle=b.tar.gz"), "without copying programs to the nodes"),
-        (("--check", "--sockets=2", "--cores_per_socket=8"), "got several"),
+        ((*RUN, "--stage_from=/s"), "to the nodes; got --stage_from=/s"),
+        ((*RUN, "--bundle=b.tar.gz"), "to the nodes; got --bundle=b.tar.gz"),
+        (("--check", "--sockets=2"), "got --sockets and --probe"),
     ],
 )
 def test_what_is_missing_is_one_sentence(flags, message, monkeypatch):
@@ -297,21 +276,25 @@ def findings(report, interfaces=NODE.interfaces, node=NODE, job="train", **reque
         for rank in report.ranks
     }
     asked = job_plan.Request(
-        *("train", request.pop("launcher", "mpich"), recipe, recipe.name, {}),
-        *(recipe.num_train_examples,),
+        job="train",
+        launcher=request.pop("launcher", "mpich"),
+        recipe=recipe,
+        recipe_flag=recipe.name,
+        overrides={},
+        num_train_examples=recipe.num_train_examples,
         **request,
     )
     made = job_plan.make(topology.repeated(node, len(reports), ()), asked)
     changed = dataclasses.replace(made.request, job=job)
     made = dataclasses.replace(made, request=changed)
-    return {of.name: of for of in rank_findings.compare(report, made, reports)}
+    return {of.name: of for of in check.compare_ranks(report, made, reports)}
 
 
 def problem(report, name, **others) -> str:
     """Returns the only problem of one kind; empty if there is none."""
     problems = findings(report, **others)[name].problems
     assert len(problems) <= 1
-    return problems[0].sentence if problems else ""
+    return "".join(problems)
 
 
 def test_one_host_has_no_network():
@@ -327,17 +310,13 @@ FIRST_FOUR = {"cpus": (0, 1, 2, 3), "given_cpus": tuple(range(8))}
 @pytest.mark.parametrize(
     ("changes", "node", "sentence"),
     [
-        ({1: FIRST_FOUR}, NODE, "rank 1 on a has processors 0-3 of 0-7 that the"),
-        (
-            {1: FIRST_FOUR, 3: {"cpus": (0, 1)}},
-            NODE,
-            "not 4-7, and 1 other rank(s) likewise.",
-        ),
-        ({3: {"local_rank": 2}}, NODE, "not those of one of 2 ranks of a host"),
+        ({1: {"cpus": (4, 5)}}, NODE, "rank 1 on a has processors 4-5 of 0-7 that the"),
+        ({1: {"cpus": (4,)}, 3: {"cpus": (5,)}}, NODE, "not 4-7, and 1 other rank(s)"),
+        ({3: {"local_rank": 2}}, NODE, "not 0 for itself"),
         # Of stated nodes the numbers of cores are compared.
         ({}, STATED, ""),
         ({2: {"cpus": (0,)}}, STATED, "rank 2 on b has processors 0 of 0-7"),
-        ({1: FIRST_FOUR}, STATED, "on a processor 0 has several"),
+        ({1: FIRST_FOUR}, STATED, "rank 0 on a has processors 0-3 of 0-7 that the"),
     ],
 )
 def test_ranks_on_other_cores_are_named(changes, node, sentence):
@@ -352,152 +331,87 @@ def test_cores_that_srun_leaves_unused_are_the_reason():
     slurm = {"launcher": "slurm", "ranks_per_node": 3}
     sentence = problem(report, "binding", node=node, **slurm)
     assert "The reason is that srun gives each of the 3 processes of a" in sentence
-    assert "own binding" not in sentence
 
 
 @pytest.mark.parametrize(
     ("latency", "bandwidth", "expected"),
     [
-        (20e-6, 0.5e9, "b - c has 4 Gbit/s, and the median is 8.8"),
-        (90e-6, 1.1e9, "b - c has 90 us, and the median is 20"),
+        (20e-6, 0.5e9, "median is 8.8 Gbit/s, and there is 4 Gbit/s (b - c)"),
+        (90e-6, 1.1e9, "median is 20 us, and there is 90 us (b - c)"),
     ],
 )
 def test_a_link_that_is_slower_than_the_others_is_named(latency, bandwidth, expected):
-    report = ranks(FOUR)
+    report = ranks(("a", "b", "c", "d"))
     links = list(report.links)
     links[1] = Link((2, 4), latency, bandwidth)
     report = dataclasses.replace(report, links=tuple(links))
     assert expected in problem(report, "network")
-    assert "b - c" in findings(report)["network"].found
+    assert "b - c" in findings(report)["network"].text
     # Of two hosts, there is no other link to compare with.
     alone = dataclasses.replace(ranks(), links=(Link((0, 2), latency, bandwidth),))
     assert problem(alone, "network") == ""
 
 
-@pytest.mark.parametrize(
-    ("more", "sentence"),
-    [
-        ((Interface("mlx5_0:1", 200_000),), "though there is a fabric, mlx5_0:1"),
-        ((Interface("eth1", 100_000),), "by eth0 with 10 Gbit/s, though eth1 has 100"),
-        ((Interface("eth1", 1_000), Interface("eth2", 0)), ""),
-    ],
-)
-def test_tcp_beside_something_faster_is_a_problem(more, sentence):
-    interfaces = (*NODE.interfaces, *more)
-    found = problem(ranks(), "transport", interfaces=interfaces)
-    assert sentence in found
-    assert bool(sentence) == bool(found)
-
-
 PORT = {"traffic": Traffic({"eth0": 1000}, {"mlx5_0:1": 2 * MESSAGE_BYTES}, ())}
 DEVICE = {"traffic": Traffic({}, {}, ("/dev/cxi0",))}
 NOTHING = {"traffic": Traffic({}, {}, ())}
+FABRIC = Interface("mlx5_0:1", 200_000)
 
 
 @pytest.mark.parametrize(
-    ("changes", "found", "sentence"),
+    ("changes", "more", "found", "sentence"),
     [
-        ({0: PORT, 2: PORT}, "fabric by mlx5_0:1", ""),
-        (
-            {0: PORT, 2: DEVICE},
-            "fabric by mlx5_0:1 on a, fabric by /dev/cxi0 on b",
-            "",
-        ),
-        (
-            {0: NOTHING, 2: NOTHING},
-            "unknown",
-            "on a, b: neither a TCP connection nor the port of a fabric",
-        ),
-        (
-            {0: NOTHING, 2: {**NOTHING, "boot_id": "machine a"}},
-            "shared memory, since the hosts are one machine",
-            "",
-        ),
+        ({}, (FABRIC,), "TCP by eth0", "though there is a fabric, mlx5_0:1"),
+        ({}, (Interface("eth1", 100_000),), "TCP by eth0", "though eth1 has 100"),
+        ({}, (Interface("eth1", 1_000), Interface("eth2", 0)), "TCP by eth0", ""),
+        ({0: PORT, 2: PORT}, (FABRIC,), "fabric by mlx5_0:1", ""),
+        ({0: PORT, 2: DEVICE}, (), "by mlx5_0:1 on a, fabric by /dev/cxi0 on b", ""),
+        ({0: NOTHING, 2: NOTHING}, (FABRIC,), "shared memory, or unknown", ""),
     ],
 )
-def test_what_has_carried_the_messages_is_found(changes, found, sentence):
-    report = ranks(changes=changes)
-    interfaces = (*NODE.interfaces, Interface("mlx5_0:1", 200_000))
-    assert findings(report, interfaces)["transport"].found == found
-    assert sentence in problem(report, "transport", interfaces=interfaces)
+def test_what_has_carried_the_messages_is_compared_with_the_fastest(
+    changes, more, found, sentence
+):
+    report, interfaces = ranks(changes=changes), (*NODE.interfaces, *more)
+    assert found in findings(report, interfaces)["transport"].text
+    told = problem(report, "transport", interfaces=interfaces)
+    assert sentence in told
+    assert bool(sentence) == bool(told)
 
 
 def test_a_report_of_ranks_that_is_none_is_refused():
     for wrong in ("", "no report\n", '{"ranks": []}\n'):
         with pytest.raises(UserError, match="has printed no report"):
-            rank_findings.parse(wrong)
+            check.parse_ranks(wrong)
 
 
-def gather(root, monkeypatch, later: str = "", data_dir: Any = "") -> HostReport:
-    """Returns the report of a machine whose /proc/stat changes meanwhile."""
-
-    def wait(seconds: float) -> None:
-        if later:
-            (root / "proc/stat").write_text(later)
-
-    monkeypatch.setattr(host_report.time, "sleep", wait)
-    return host_report.gather(str(data_dir), root)
-
-
-def test_a_report_of_a_host_survives_json(tmp_path, monkeypatch):
+def test_the_report_of_a_machine(records, tmp_path):
     root = machine_trees.two_sockets(tmp_path)
-    report = gather(root, monkeypatch)
-    text = host_report.to_json(report)
-    assert host_report.from_json(f"Welcome\n{text}\n", "a") == report
-    assert report.topology.cpu_model == "Test CPU"
+    report = hosts.report_of_this("", root)
     assert len(report.topology.cores) == 48
     assert "version of numpy" in report.versions
-    for wrong in ("", "no JSON", "{}", '{"topology": {}}'):
-        with pytest.raises(UserError, match="a must answer with a report"):
-            host_report.from_json(wrong, "a")
-
-
-STAT = "cpu  9 9 9 9\ncpu0 {0} 0 {0} {1} {1} 0 0 0 0 0\ncpu1 0 0 0 900 0 0 0 {2} 0 0\n"
-
-
-@pytest.mark.parametrize(
-    ("ticks", "expected"),
-    [
-        ((40, 30, 0), (0,)),  # 80 ticks of work, 60 of idleness and waiting.
-        ((20, 30, 0), ()),
-        ((0, 50, 50), (1,)),  # A virtual machine that has to wait for its host.
-    ],
-)
-def test_processors_that_are_busy_or_stolen_are_named(
-    ticks, expected, tmp_path, monkeypatch
-):
-    root = machine_trees.write(tmp_path, [(0, 0, 0), (0, 0, 1)], memory_kib=1000)
-    (root / "proc/stat").write_text(STAT.format(0, 0, 0))
-    assert gather(root, monkeypatch, STAT.format(*ticks)).busy_cpus == expected
-
-
-def test_the_manifest_is_compared_without_where_it_came_from(
-    records, tmp_path, monkeypatch
-):
-    root = machine_trees.single_core(tmp_path)
-    report = gather(root, monkeypatch, data_dir=records)
-    assert len(report.data) == 64
-    other = tmp_path / "other"
-    other.mkdir()
-    text = (records / "manifest.json").read_text()
-    assert '"source": {' in text
-    changed = text.replace('"source": {', '"source": {"of": "another folder", ')
-    (other / "manifest.json").write_text(changed)
-    assert gather(root, monkeypatch, data_dir=other).data == report.data
-    missing = gather(root, monkeypatch, data_dir=tmp_path / "none")
-    assert "is not a folder" in missing.data_problem
-    (tmp_path / "none").mkdir()
-    empty = gather(root, monkeypatch, data_dir=tmp_path / "none")
-    assert empty.data_problem == f"{tmp_path}/none has no manifest"
-
-
-def test_a_machine_is_known_by_the_random_number_of_its_boot(tmp_path, monkeypatch):
-    root = machine_trees.write(tmp_path, [(0, 0, 0)])
-    assert gather(root, monkeypatch).boot_id == platform.node()
+    assert (report.data, report.data_problem) == ("", "")
+    assert report.boot_id == platform.node()
     file = tmp_path / "proc/sys/kernel/random/boot_id"
     file.parent.mkdir(parents=True)
-    file.write_text("bc49\n")
-    assert gather(root, monkeypatch).boot_id == "bc49"
+    file.write_text("bc49\n")  # The random number of this boot.
+    assert hosts.report_of_this("", root).boot_id == "bc49"
+
+
+def test_the_manifest_is_compared_without_where_it_came_from(records, tmp_path):
+    digest = hosts.report_of_this(str(records)).data
+    assert len(digest) == 64
+    text = (records / "manifest.json").read_text()
+    changed = text.replace('"source": {', '"source": {"of": "another folder", ')
+    assert changed != text
+    (tmp_path / "manifest.json").write_text(changed)
+    assert hosts.report_of_this(str(tmp_path)).data == digest
+    (tmp_path / "manifest.json").unlink()
+    for folder, problem in (
+        (tmp_path, f"{tmp_path} has no manifest"),
+        (tmp_path / "none", "is not a folder"),
+    ):
+        assert problem in hosts.report_of_this(str(folder)).data_problem
 
 
 def test_slurm_lists_the_hosts_of_the_job(tmp_path, monkeypatch):

@@ -5,9 +5,7 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -15,7 +13,6 @@ from hypothesis import strategies as st
 
 from launch import estimator
 from launch.estimator import (
-    SUM_BYTES_PER_SECOND,
     Cluster,
     Exchange,
     Prediction,
@@ -48,14 +45,8 @@ def resnet50(batch, num_classes=1000, num_steps=1000, sync_every=1, **others):
     )
 
 
-def test_stages_take_latency_bytes_and_sums():
-    cluster = Cluster(1.0, latency=1e-3, bandwidth=1000.0)
-    stages = Stages(3, 500.0, 2 * SUM_BYTES_PER_SECOND)
-    assert stages.seconds(cluster) == pytest.approx(0.003 + 0.5 + 2)
-
-
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("stages", "expected"),
     [
         # lg 8 = 3 stages, in which both ranks of a node send the tensor. Of 6 nodes 4
         # are left after the pairs: lg 4 = 2 stages, and one before and after; 2 ranks
@@ -81,8 +72,8 @@ def test_stages_take_latency_bytes_and_sums():
         (estimator.slices(4e6, 4, 2), Stages(6, 4e6 + 3e6)),
     ],
 )
-def test_collectives_have_the_stages_that_are_worked_out_by_hand(found, expected):
-    assert found == expected
+def test_collectives_have_the_stages_that_are_worked_out_by_hand(stages, expected):
+    assert stages == expected
 
 
 @given(num_bytes=BYTES, num_ranks=NODES)
@@ -93,14 +84,6 @@ def test_the_bytes_are_those_that_a_run_reports(num_bytes, num_ranks):
     assert sent == pytest.approx(counted, abs=0.5)
     sent = estimator.slices(num_bytes, num_ranks, 1).sent_bytes
     assert sent == pytest.approx(plan.sent_by_allreduce(num_bytes, num_ranks), abs=0.5)
-
-
-@given(num_bytes=BYTES, power=st.integers(1, 12))
-def test_rabenseifner_sends_as_much_as_a_ring_on_powers_of_two(num_bytes, power):
-    tree = estimator.rabenseifner(num_bytes, 1 << power)
-    around = estimator.ring(num_bytes, 1 << power)
-    assert tree.sent_bytes == pytest.approx(around.sent_bytes)
-    assert tree.num_messages == 2 * power <= around.num_messages
 
 
 @given(num_bytes=BYTES, num_nodes=NODES, ranks=st.integers(1, 4))
@@ -213,7 +196,6 @@ def test_what_the_backward_pass_does_not_hide_makes_a_step_longer():
     cost = Exchange(5.0, 0.5, num_buckets=10, sent_bytes=0.0)
     # 4.5 s before the last bucket, of which 3 are hidden; the last takes 0.5 s.
     assert cost.exposed_seconds(3.0, 1.0) == pytest.approx(0.5 + 1.5 + 0.5)
-    assert cost.exposed_seconds(3.0, 0.5) == pytest.approx(0.5 + 3.0 + 0.5)
     assert cost.exposed_seconds(9.0, 1.0) == pytest.approx(0.5 + 0.0 + 0.5)
 
 
@@ -357,22 +339,6 @@ def test_the_estimate_is_as_near_to_what_was_published_as_the_page_says(name):
     assert f"| {predicted / published:.2f} |" in row, row
 
 
-class Measured(NamedTuple):
-    """Images per second of two ranks on two hosts, RESULTS.md, "Compressed gradients".
-
-    Attributes:
-        training: The training.
-        link: The network between the hosts.
-        none: The rates without an exchange of gradients, run by run.
-        rates: The rates with it.
-    """
-
-    training: Workload
-    link: str
-    none: Sequence[float]
-    rates: Sequence[float]
-
-
 # Bytes per second of all-reduces of 32 MiB (8 MiB at 100 Mbit/s) that took 292, 795 and
 # 47 ms, in the middle of their ranges, without any training: mpi4py on these hosts.
 LINKS = {
@@ -385,26 +351,28 @@ OF_ALL = (statistics.median(FIRST + SECOND),) * 3  # Groups without such a run.
 THOUSAND = (16.894, 14.257, 13.707)
 DENSE, CODED = resnet50(32, 10), resnet50(32, 10, compression=TOPK)
 LOCAL_2, LOCAL_8 = (resnet50(32, 10, sync_every=length) for length in (2, 8))
+LOCAL_2_RATES, LOCAL_8_RATES = (12.944, 14.02, 13.968), (16.12, 15.867, 15.697)
 DENSE_1000, CODED_1000 = resnet50(32), resnet50(32, compression=TOPK)
+# Images per second of two ranks on two hosts, RESULTS.md, "Compressed gradients": a
+# training, the network between the hosts, the rates without an exchange of gradients,
+# run by run, and with it.
 MEASURED = {
-    "dense, 1 Gbit/s": Measured(DENSE, "1 Gbit/s", FIRST, (12.05, 12.598, 12.461)),
-    "topk, 1 Gbit/s": Measured(CODED, "1 Gbit/s", FIRST, (16.131, 15.496, 16.692)),
-    "local SGD, H = 2, 1 Gbit/s": Measured(
-        LOCAL_2, "1 Gbit/s", SECOND, (12.944, 14.02, 13.968)
+    "dense, 1 Gbit/s": (DENSE, "1 Gbit/s", FIRST, (12.05, 12.598, 12.461)),
+    "topk, 1 Gbit/s": (CODED, "1 Gbit/s", FIRST, (16.131, 15.496, 16.692)),
+    "local SGD, H = 2, 1 Gbit/s": (LOCAL_2, "1 Gbit/s", SECOND, LOCAL_2_RATES),
+    "local SGD, H = 8, 1 Gbit/s": (LOCAL_8, "1 Gbit/s", SECOND, LOCAL_8_RATES),
+    "dense, 100 Mbit/s": (DENSE, "100 Mbit/s", OF_ALL, (2.998, 2.953, 3.023)),
+    "topk, 100 Mbit/s": (CODED, "100 Mbit/s", OF_ALL, (15.119, 15.656, 15.118)),
+    "dense, 1,000 classes, 100 Mbit/s": (
+        *(DENSE_1000, "100 Mbit/s", THOUSAND),
+        (2.808, 2.815, 2.756),
     ),
-    "local SGD, H = 8, 1 Gbit/s": Measured(
-        LOCAL_8, "1 Gbit/s", SECOND, (16.12, 15.867, 15.697)
+    "topk, 1,000 classes, 100 Mbit/s": (
+        *(CODED_1000, "100 Mbit/s", THOUSAND),
+        (15.987, 16.081, 9.845),
     ),
-    "dense, 100 Mbit/s": Measured(DENSE, "100 Mbit/s", OF_ALL, (2.998, 2.953, 3.023)),
-    "topk, 100 Mbit/s": Measured(CODED, "100 Mbit/s", OF_ALL, (15.119, 15.656, 15.118)),
-    "dense, 1,000 classes, 100 Mbit/s": Measured(
-        DENSE_1000, "100 Mbit/s", THOUSAND, (2.808, 2.815, 2.756)
-    ),
-    "topk, 1,000 classes, 100 Mbit/s": Measured(
-        CODED_1000, "100 Mbit/s", THOUSAND, (15.987, 16.081, 9.845)
-    ),
-    "dense, unlimited": Measured(DENSE, "unlimited", OF_ALL, (15.223, 16.524, 15.691)),
-    "topk, unlimited": Measured(CODED, "unlimited", OF_ALL, (15.838, 15.721, 15.864)),
+    "dense, unlimited": (DENSE, "unlimited", OF_ALL, (15.223, 16.524, 15.691)),
+    "topk, unlimited": (CODED, "unlimited", OF_ALL, (15.838, 15.721, 15.864)),
 }
 
 

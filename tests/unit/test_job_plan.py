@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from launch import job_plan, probe, topology
+from launch import job_plan, topology
 from launch.dialects import DIALECTS
 from launch.job_plan import Request
 from resnet.base.errors import UserError
@@ -189,9 +189,9 @@ def test_jobs_that_cannot_be_are_refused(changes, message):
 
 def test_the_nodes_that_were_read_decide_cores_and_threads(tmp_path):
     batch = {"overrides": {"global_batch_size": 96}}
-    nodes = probe.probe(machine_trees.laptop(tmp_path / "laptop"))
+    nodes = topology.probe(machine_trees.laptop(tmp_path / "laptop"))
     assert command(nodes, **batch)[:4] == ["taskset", "-c", "0-11", "python"]
-    plan = make(probe.probe(machine_trees.two_sockets(tmp_path / "server")), **batch)
+    plan = make(topology.probe(machine_trees.two_sockets(tmp_path / "server")), **batch)
     assert plan.communication_cpus() == [46, 47]  # The last core of each rank.
     assert plan.environment["TF_NUM_INTRAOP_THREADS"] == "22"
     assert plan.environment["OMP_NUM_THREADS"] == "22"
@@ -199,7 +199,7 @@ def test_the_nodes_that_were_read_decide_cores_and_threads(tmp_path):
 
 
 def test_what_is_slow_is_said(tmp_path):
-    node = probe.probe(machine_trees.sub_numa_clusters(tmp_path))
+    node = topology.probe(machine_trees.sub_numa_clusters(tmp_path))
     plan = make(topology.repeated(node, 4, ()), **FOUR_NODES)
     assert warning(plan, "--precision=bf16 is faster")
     root = machine_trees.write(
@@ -208,7 +208,7 @@ def test_what_is_slow_is_said(tmp_path):
         files=machine_trees.interface("e", 1000),
         flags="fpu avx",
     )
-    plan = make(topology.repeated(probe.probe(root), 4, ()), **FOUR_NODES)
+    plan = make(topology.repeated(topology.probe(root), 4, ()), **FOUR_NODES)
     # 2 x 3/4 of 102.2 MB over 1 Gbit/s.
     assert warning(plan, "take at least 1.2 s in each step")
     assert warning(plan, "no AVX2")

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch import layout, probe, topology
-from launch.topology import Core
+from launch import layout, topology
 from resnet.base.errors import UserError
 from tests.unit import machine_trees
 
@@ -30,14 +29,14 @@ def test_the_published_evaluation_is_one_process_with_46_threads():
 
 
 def test_sub_numa_clusters_have_a_rank_each(tmp_path):
-    chosen = layout.choose(probe.probe(machine_trees.sub_numa_clusters(tmp_path)))
+    chosen = layout.choose(topology.probe(machine_trees.sub_numa_clusters(tmp_path)))
     nodes = [{core.numa_node for core in cores} for cores in chosen.cores]
     assert nodes == [{0}, {1}, {2}, {3}]
     assert chosen.num_intra_threads == 7
 
 
 def test_a_fragmented_cpuset_crosses_numa_nodes_and_says_what_does_not(tmp_path):
-    node = probe.probe(machine_trees.fragmented(tmp_path))
+    node = topology.probe(machine_trees.fragmented(tmp_path))
     chosen = layout.choose(node)
     assert [len(cores) for cores in chosen.cores] == [16, 16]
     limited, crossing = chosen.warnings
@@ -50,7 +49,7 @@ def test_a_fragmented_cpuset_crosses_numa_nodes_and_says_what_does_not(tmp_path)
 
 
 def test_efficiency_cores_are_left_out_and_the_ranks_restricted(tmp_path):
-    chosen = layout.choose(probe.probe(machine_trees.laptop(tmp_path)))
+    chosen = layout.choose(topology.probe(machine_trees.laptop(tmp_path)))
     assert chosen.ranks_per_node == 1
     assert len(chosen.cores[0]) == 6
     assert chosen.restricted_to == tuple(range(12))
@@ -58,7 +57,7 @@ def test_efficiency_cores_are_left_out_and_the_ranks_restricted(tmp_path):
 
 
 def test_a_quota_limits_the_cores(tmp_path):
-    chosen = layout.choose(probe.probe(machine_trees.quota(tmp_path)))
+    chosen = layout.choose(topology.probe(machine_trees.quota(tmp_path)))
     assert chosen.cores_per_node == 4
     assert chosen.restricted_to == (0, 1, 2, 3)
     assert (
@@ -67,7 +66,7 @@ def test_a_quota_limits_the_cores(tmp_path):
 
 
 def test_a_cgroup_of_one_core_is_refused_unless_one_rank_is_asked_for(tmp_path):
-    node = probe.probe(machine_trees.one_of_many(tmp_path))
+    node = topology.probe(machine_trees.one_of_many(tmp_path))
     with pytest.raises(UserError, match="more than one core; it leaves one of 64"):
         layout.choose(node)
     first, second = layout.choose(node, ranks_per_node=1).warnings
@@ -81,7 +80,6 @@ def test_a_cgroup_of_one_core_is_refused_unless_one_rank_is_asked_for(tmp_path):
     ("arguments", "message"),
     [
         ((9,), "got 9 ranks for the 8 usable core.s. of a node. Use at most"),
-        ((0,), "--ranks_per_node must be at least 1; got 0"),
         ((2, 5), "--num_intra_threads=5 for the 4 core.s. of a rank"),
     ],
 )
@@ -97,13 +95,10 @@ def test_a_quota_of_one_processor_is_refused_and_a_machine_of_one_core_is_not():
     assert layout.choose(topology.stated(1, 1, 1)).cores_per_node == 1
 
 
-def test_uneven_ranks_are_said():
+def test_uneven_ranks_are_said_and_threads_are_those_given():
     chosen = layout.choose(topology.stated(1, 1, 7), 2)
     assert chosen.num_intra_threads == 3
     assert "have 3 or 4 cores" in chosen.warnings[0]
-
-
-def test_threads_are_those_given():
     chosen = layout.choose(topology.stated(1, 1, 24), None, 20, 3)
     assert (chosen.num_intra_threads, chosen.num_inter_threads) == (20, 3)
     assert chosen.num_communication_cores == 4
@@ -134,19 +129,3 @@ def test_each_core_has_one_rank_and_each_rank_a_core(data, node):
     sizes = {len(cores) for cores in chosen.cores}
     assert max(sizes) - min(sizes) <= 1
     assert chosen.num_ranks == node.num_nodes * len(chosen.cores)
-
-
-@given(ranks=st.integers(512, 4096), per_node=st.sampled_from([1, 2, 4, 8]))
-def test_thousands_of_ranks_have_the_same_cores_on_each_node(ranks, per_node):
-    node = topology.stated(ranks // per_node, 2, 24, 2)
-    chosen = layout.choose(node, per_node)
-    assert chosen.num_ranks == ranks // per_node * per_node
-    threads = [{cpu for core in cores for cpu in core.cpus} for cores in chosen.cores]
-    assert sum(map(len, threads)) == len(set().union(*threads)) == 96
-
-
-def test_hyper_threads_of_a_core_stay_together(tmp_path):
-    node = probe.probe(machine_trees.two_sockets(tmp_path))
-    chosen = layout.choose(node, 16)
-    assert all(isinstance(core, Core) for cores in chosen.cores for core in cores)
-    assert chosen.cores[0][0].cpus == (0, 48)

@@ -92,7 +92,7 @@ def test_hosts_that_run_nothing_are_gone(launcher):
 @pytest.mark.parametrize("version", ["mpirun (Open MPI) 5.0.7", "HYDRA build details:"])
 def test_the_launcher_of_open_mpi_is_recognized(launcher, version):
     stub = launcher(f'[ "$1" = --version ] && echo "{version}"')
-    command = parse(f"{stub} --hostfile /dev/null -np 4")
+    command = parse(f"{stub} -host a -np 4")
     assert command.is_of_open_mpi() == ("Open MPI" in version)
 
 

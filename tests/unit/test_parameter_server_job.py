@@ -59,7 +59,7 @@ def test_the_number_of_servers_is_that_of_the_training():
     ("arguments", "sentence"),
     [
         ((), "-n must be at least 1; got None."),
-        (("-n", "2", "-s", "0"), "-s must be at least 1; got 0."),
+        (("-n", "2", "-s", "0"), "--num_servers must be at least 1; got 0."),
         (("-n", "2"), "expected the command of a training after `--`"),
         (("-n", "2", "-H", "/nowhere", "--", *TRAINING), "can't be read; /nowhere"),
         (("-n", "2", "--", *TRAINING, "--recipe=none"), "none"),
@@ -67,7 +67,7 @@ def test_the_number_of_servers_is_that_of_the_training():
             ("-n", "2", "-s", "2", "--", *TRAINING, "--num_ps=3"),
             "-s and the training's --num_ps must agree; got 2 and 3.",
         ),
-        (("-n", "2", "--", *TRAINING, "--num_ps=x"), "must be a whole number; got 'x'"),
+        (("-n", "2", "--", *TRAINING, "--num_ps=x"), "of at least 1; got 'x'"),
     ],
 )
 def test_mistakes_are_refused(arguments, sentence):

@@ -1,5 +1,6 @@
 """The program launch/plan.py: what it prints, and what it refuses."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import plan, probe, topology
+from launch import hosts, plan, topology
 from tests.in_process import Done, assert_refused, run
 from tests.unit import machine_trees, planning_page
 
@@ -64,10 +65,10 @@ def test_the_command_has_the_time_that_openmp_threads_spin(flags, expected):
 def test_servers_can_be_given_as_the_training_calls_them():
     job = ("--job=parameter_server", "--recipe=imagenet_inception_async")
     flags = (*NODE, *job, "--train_batch_size=96", "--print=command")
-    one, other = (run(plan, *flags, given) for given in ("--num_ps=5", "-s=5"))
-    assert "mpirun -np 8 " in one.stdout
-    assert "--num_ps=5 " in one.stdout
-    assert one == other
+    done, other = (run(plan, *flags, servers) for servers in ("--num_ps=5", "-s=5"))
+    assert "mpirun -np 8 " in done.stdout
+    assert "--num_ps=5 " in done.stdout
+    assert done == other
 
 
 def test_json_holds_the_plan():
@@ -83,19 +84,14 @@ def test_this_machine_is_probed_and_its_file_gives_the_same_plan(tmp_path):
     assert (probed.returncode, probed.stderr) == (0, "")
     file = tmp_path / "node.json"
     file.write_text(probed.stdout)
-    flags = ("--recipe=digits", "--train_batch_size=64", "--print=json")
-    one, other = (
-        json.loads(run(plan, source, *flags).stdout)
-        for source in ("--probe", f"--topology={file}")
-    )
-    assert one == other
-    assert one["topology"]["source"] == "read from this machine"
-
-
-def test_nodes_that_are_taken_to_be_like_a_login_node_are_said():
     flags = ("--recipe=digits", "--train_batch_size=64", "--num_nodes=2")
-    text = re.sub(r"\s+", " ", run(plan, "--probe", *flags).stdout)
-    assert "the 2 nodes are taken to be like this machine" in text
+    texts = [
+        run(plan, source, *flags).stdout for source in ("--probe", f"--topology={file}")
+    ]
+    assert texts[0] == texts[1]
+    words = re.sub(r"\s+", " ", texts[0])
+    assert "read from this machine" in words
+    assert "the 2 nodes are taken to be like this machine" in words
 
 
 def test_a_set_without_training_images_can_be_evaluated(records, tmp_path):
@@ -120,8 +116,11 @@ def test_the_number_of_examples_is_that_of_the_data_set(records):
     ("arguments", "message"),
     [
         ((), "got none"),
-        ((*CLUSTER, "--probe"), "got several"),
-        (("--sockets=2",), "--cores_per_socket must be at least 1; got 0"),
+        ((*CLUSTER, "--probe"), "got --sockets and --cores_per_socket and --probe"),
+        (("--sockets=2",), "got --sockets."),
+        ((*CLUSTER, "--cores_per_socket=0"), "--cores_per_socket must be at least 1"),
+        ((*NODE, "--threads_per_core=0"), "--threads_per_core must be at least 1"),
+        ((*CLUSTER, "--ranks_per_node=0"), "--ranks_per_node must be at least 1"),
         ((*CLUSTER, "--ranks_per_node=49"), "got 49 ranks for the 48 usable core"),
         ((*CLUSTER, "--num_intra_threads=25"), "for the 24 core(s) of a rank"),
         ((*CLUSTER, "--train_batch_size=25000"), "Use 24576 or 25088"),
@@ -134,16 +133,11 @@ def test_the_number_of_examples_is_that_of_the_data_set(records):
         ((*CLUSTER, "--print=script", "--model_dir=/a/b c"), "got 'b c'. Give another"),
         ((*CLUSTER, "--print=script", "--stage_from=/s"), "needs --data_dir"),
         ((*CLUSTER, "--job=eval", "--seed=3"), "no flags of a training; got --seed=3"),
-        (
-            (*CLUSTER, "--memory_gb=inf"),
-            "--memory_gb must be at least 0, and",
-        ),
         ((*CLUSTER, "--memory_gb=nan"), "--memory_gb must be at least 0; got nan."),
         ((*CLUSTER, "--memory_gb=2"), "must fit into its part of the memory, 1.0 GB"),
         ((*CLUSTER, "--launcher=prun"), "--launcher"),
         ((*CLUSTER, "--job=parameter_server", "-s", "0"), "--num_servers must be at"),
-        ((*SERVERS, "-s=2", "--num_ps=3"), "got --num_servers=2 and --num_ps=3. Leave"),
-        ((*NODE, "--num_ps=3"), "got --num_ps=3 with --job=train"),
+        ((*NODE, "--num_ps=3"), "got --num_servers=3 with --job=train"),
         ((*SERVERS, "--sync_mode=bsp"), "need --sync_mode=async; got --sync_mode=bsp"),
         (("--probe", "--memory_gb=64"), "already describe the nodes; got --memory_gb"),
         (("--probe", "--numa_per_socket=2"), "got --numa_per_socket as well"),
@@ -155,8 +149,8 @@ def test_what_is_wrong_is_one_sentence(arguments, message):
 
 
 def test_a_probe_that_finds_a_cgroup_of_one_core_is_refused(tmp_path, monkeypatch):
-    node = probe.probe(machine_trees.one_of_many(tmp_path))
-    monkeypatch.setattr(probe, "probe", lambda: node)
+    node = topology.probe(machine_trees.one_of_many(tmp_path))
+    monkeypatch.setattr(topology, "probe", lambda: node)
     flags = ("--probe", "--recipe=digits", "--train_batch_size=64")
     assert_refused(run(plan, *flags), "it leaves one of 64. Ask the scheduler for")
     assert run(plan, *flags, "--ranks_per_node=1").returncode == 0
@@ -169,12 +163,12 @@ def hosts_file(tmp_path, *names):
 
 
 def test_the_hosts_are_the_nodes(tmp_path):
-    hosts = hosts_file(tmp_path, "a:2", "b", "# c")
+    names = hosts_file(tmp_path, "a:2", "b", "# c")
     flags = ("--recipe=digits", "--train_batch_size=64", "--print=json")
-    values = json.loads(run(plan, *NODE, hosts, *flags).stdout)
+    values = json.loads(run(plan, *NODE, names, *flags).stdout)
     assert values["num_processes"] == 4
-    assert values["command"][1:3] == ["-f", hosts.removeprefix("--hosts=")]
-    assert_refused(run(plan, *NODE, hosts, "--num_nodes=3"), "got 3 and 2 hosts")
+    assert values["command"][1:3] == ["-f", names.removeprefix("--hosts=")]
+    assert_refused(run(plan, *NODE, names, "--num_nodes=3"), "got 3 and 2 hosts")
     assert_refused(run(plan, *NODE, hosts_file(tmp_path, "a", "a")), "names one twice")
     assert_refused(run(plan, *NODE, hosts_file(tmp_path)), "it names none")
 
@@ -182,28 +176,30 @@ def test_the_hosts_are_the_nodes(tmp_path):
 # It takes the form of Hydra for one host, and answers with a file of its name.
 STUB = """#!/bin/sh
 [ "$1 $3 $4" = "-hosts -np 1" ] || exit 9
-case "$*" in *"/launch/plan.py --probe --print=topology") ;; *) exit 8 ;; esac
+case "$*" in *"/launch/plan.py --probe --print=host"*) ;; *) exit 8 ;; esac
 cat "{folder}/$2.json" || exit 7
 """
+
+
+def host_report(num_cores: int) -> str:
+    report = hosts.HostReport(topology.stated(1, 1, num_cores), "id", {}, "", "")
+    return json.dumps(dataclasses.asdict(report))
 
 
 @pytest.fixture
 def probe_all(tmp_path, monkeypatch):
     """Returns a function that plans for hosts with these numbers of cores."""
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(STUB.format(folder=tmp_path))
+    mpirun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
-    def probe_them(**cores: int) -> Done:
+    def probe_them(*missing: str, **cores: int) -> Done:
         for name, number in cores.items():
-            text = topology.to_json(topology.stated(1, 1, number))
-            (tmp_path / f"{name}.json").write_text(text)
-        mpirun = tmp_path / "mpirun"
-        mpirun.write_text(STUB.format(folder=tmp_path))
-        mpirun.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+            (tmp_path / f"{name}.json").write_text(host_report(number))
         flags = ("--recipe=digits", "--train_batch_size=64", "--print=json")
         return run(plan, "--probe", hosts_file(tmp_path, *cores, *missing), *flags)
 
-    missing: list[str] = []
-    probe_them.missing = missing
     return probe_them
 
 
@@ -214,22 +210,14 @@ def test_every_host_of_a_file_is_probed(probe_all):
     assert values["num_processes"] == 4
     assert values["topology"]["hosts"] == ["a", "b", "c", "d"]
     assert values["topology"]["source"] == "read from 4 hosts"
-
-
-def test_hosts_that_differ_are_refused(probe_all):
-    assert_refused(
-        probe_all(a=8, b=6), "a and b differ in their usable cores (8 and 6)"
-    )
-
-
-def test_a_host_that_does_not_answer_is_named(probe_all):
-    probe_all.missing.append("far")
-    assert_refused(probe_all(a=8), "far can't be probed by `mpirun -hosts far")
+    differ = "a and b differ in their usable cores (8 and 6)"
+    assert_refused(probe_all(a=8, b=6), differ)
+    assert_refused(probe_all("far", a=8), "far can't be probed by `mpirun -hosts far")
 
 
 def test_srun_probes_a_host_without_the_limits_of_a_rank(tmp_path, monkeypatch):
     node = tmp_path / "node.json"
-    node.write_text(topology.to_json(topology.stated(1, 1, 8)))
+    node.write_text(host_report(8))
     srun = tmp_path / "srun"
     srun.write_text(f"#!/bin/sh\nenv | grep -q _PER_TASK || cat {node}\n")
     srun.chmod(0o755)
@@ -244,16 +232,11 @@ def test_srun_probes_a_host_without_the_limits_of_a_rank(tmp_path, monkeypatch):
 
 def test_a_launcher_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    for launcher, program in (
-        ("mpich", "mpirun"),
-        ("slurm", "srun"),
-        ("lsf", "blaunch"),
-    ):
-        hosts = hosts_file(tmp_path, "a")
-        done = run(plan, "--probe", hosts, f"--launcher={launcher}")
-        assert_refused(
-            done, f"needs the program {program}, which can't be run: No such"
-        )
+    for launcher, program in (("mpich", "mpirun"), ("lsf", "blaunch")):
+        names = hosts_file(tmp_path, "a")
+        done = run(plan, "--probe", names, f"--launcher={launcher}")
+        expected = f"needs the program {program}, which can't be run: No such"
+        assert_refused(done, expected)
 
 
 def test_a_plan_imports_neither_numpy_nor_tensorflow_nor_mpi4py():

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from launch import stop_requests, supervise
-from launch.stop_requests import StopRequests
+from launch import commands, supervise
+from launch.commands import StopRequests
 from launch.supervise import SuperviseFlags
 from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
@@ -147,7 +147,7 @@ def test_a_signal_in_a_pause_ends_it_with_75_and_a_sentence(
         assert isinstance(handler, StopRequests)
         signal.raise_signal(number)
 
-    monkeypatch.setattr(stop_requests.time, "sleep", send_signal)
+    monkeypatch.setattr(commands.time, "sleep", send_signal)
     words = (stub("exit 9"), f"--model_dir={model_dir}")
     done = run(supervise, "--restart_seconds=600", "--", *words)
     assert done.returncode == REQUEUE_EXIT_CODE
@@ -225,21 +225,21 @@ def test_without_a_host_it_is_not_started_again(stub, run_it, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("settings", "left", "who"),
+    ("settings", "left", "reason"),
     [
-        ({}, 5, "5 ranks that are left,"),
-        ({"accumulation_steps": 4}, 2, "2 ranks that are left in 4 micro-batches each"),
-        ({"sync_mode": "async", "num_ps": 1}, 7, "5 workers that are left"),
-        ({"sync_mode": "async", "num_ps": 1}, 2, "0 workers that are left"),
+        ({}, 5, "train_batch_size=12, 5 ranks"),
+        ({"accumulation_steps": 4}, 2, "--accumulation_steps=4; got"),
+        ({"sync_mode": "async", "num_ps": 1}, 7, "train_batch_size=12, 5 workers"),
+        ({"sync_mode": "async", "num_ps": 1}, 2, "at least one that works; got 2"),
     ],
 )
 def test_a_batch_that_the_ranks_left_cannot_share_is_not_started_again(
-    stub, run_it, make_config, model_dir, tmp_path, monkeypatch, settings, left, who
+    stub, run_it, make_config, model_dir, tmp_path, monkeypatch, settings, left, reason
 ):
     save_settings(make_config, model_dir, global_batch_size=12, **settings)
     monkeypatch.setenv("GONE", "b")
     mpirun = stub("exit 9", name="mpirun")
-    with pytest.raises(UserError, match=f"batch of 12 can't be divided by the {who}"):
+    with pytest.raises(UserError, match=f"{left} ranks that are left .*{reason}"):
         run_it(mpirun, "-hosts", f"a:{left},b:1", "-np", str(left + 1), "python")
     assert len(starts(tmp_path)) == 1
 

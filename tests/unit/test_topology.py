@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch import probe, topology
+from launch import topology
 from launch.topology import Interface
 from resnet.base.errors import UserError
 from resnet.hardware import physical_cores
@@ -24,18 +24,9 @@ def test_stated_nodes_have_their_cores_by_socket_and_cluster():
     assert not node.has_cpu_numbers
 
 
-@pytest.mark.parametrize(
-    ("numbers", "message"),
-    [
-        ((1, 0, 24), "--sockets must be at least 1; got 0"),
-        ((1, 2, -3), "--cores_per_socket must be"),
-        ((1, 2, 24, 0), "--threads_per_core must be"),
-        ((1, 2, 24, 1, 5), "multiple of --numa_per_socket; got 24 and 5"),
-    ],
-)
-def test_impossible_numbers_are_refused(numbers, message):
-    with pytest.raises(UserError, match=message):
-        topology.stated(*numbers)
+def test_a_socket_is_divided_evenly():
+    with pytest.raises(UserError, match="--numa_per_socket; got 24 and 5"):
+        topology.stated(1, 2, 24, 1, 5)
 
 
 @given(st.sets(st.integers(0, 300)))
@@ -50,11 +41,21 @@ def test_lists_of_processors_have_linuxs_form():
 
 
 @pytest.mark.parametrize("change", [{"cores": []}, {"cores": 3}, {"more": 1}, None])
-def test_another_file_is_refused(change):
+def test_another_file_is_refused(change, tmp_path):
     values = json.loads(topology.to_json(topology.stated(1, 1, 2)))
-    text = json.dumps({**values, **change}) if change else "nodes: 4"
+    path = tmp_path / "node.json"
+    path.write_text(json.dumps({**values, **change}) if change else "nodes: 4")
     with pytest.raises(UserError, match=r"node\.json must hold the output of"):
-        topology.from_json(text, "node.json")
+        topology.read(str(path))
+
+
+def test_a_topology_is_read_from_a_pipe():
+    node = topology.stated(1, 1, 2)
+    read_end, write_end = os.pipe()
+    with os.fdopen(write_end, "w") as file:
+        file.write(topology.to_json(node))
+    assert topology.read(f"/dev/fd/{read_end}") == node
+    os.close(read_end)
 
 
 def hosts(**changes):
@@ -83,55 +84,43 @@ def test_hosts_that_differ_are_refused(change, message):
         topology.of_hosts(hosts(**change))
 
 
-def read(machine, tmp_path):
-    return probe.probe(machine(tmp_path))
-
-
 def test_two_sockets_whose_cores_are_numbered_in_turn(tmp_path):
-    found = read(machine_trees.two_sockets, tmp_path)
-    assert (found.sockets, found.numa_nodes) == ((0, 1), (0, 1))
-    assert len(found.cores) == found.num_installed_cores == 48
-    assert found.threads_per_core == 2
-    assert [core.cpus for core in found.cores[:2]] == [(0, 48), (2, 50)]
-    assert [core.socket for core in found.cores] == [0] * 24 + [1] * 24
-    assert found.cores[24].cpus == (1, 49)
-    assert found.memory_bytes == 192 << 30
-    assert found.instruction_sets == ("avx2", "avx512f")
-    assert found.cpu_model == "Test CPU"
+    node = topology.probe(machine_trees.two_sockets(tmp_path))
+    assert (node.sockets, node.numa_nodes) == ((0, 1), (0, 1))
+    assert len(node.cores) == node.num_installed_cores == 48
+    assert node.threads_per_core == 2
+    assert [core.cpus for core in node.cores[:2]] == [(0, 48), (2, 50)]
+    assert [core.socket for core in node.cores] == [0] * 24 + [1] * 24
+    assert node.memory_bytes == 192 << 30
+    assert node.instruction_sets == ("avx2", "avx512f")
+    assert node.cpu_model == "Test CPU"
     # Those of hardware that are up.
     ports = (Interface("eno1", 10_000), Interface("hfi1_0:1", 100_000))
-    assert found.interfaces == ports
-    assert found.gigabits_per_second == 100
+    assert node.interfaces == ports
+    assert node.gigabits_per_second == 100
 
 
 def test_the_cores_of_a_cluster_are_together_although_their_numbers_alternate(tmp_path):
-    found = read(machine_trees.sub_numa_clusters, tmp_path)
-    assert found.numa_nodes == (0, 1, 2, 3)
-    assert [core.numa_node for core in found.cores] == sorted([0, 1, 2, 3] * 8)
-    assert [core.cpus for core in found.cores[:3]] == [(0,), (2,), (4,)]
-    assert found.instruction_sets == ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+    node = topology.probe(machine_trees.sub_numa_clusters(tmp_path))
+    assert [core.numa_node for core in node.cores] == sorted([0, 1, 2, 3] * 8)
+    assert [core.cpus for core in node.cores[:3]] == [(0,), (2,), (4,)]
+    assert node.instruction_sets == ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
 
-def test_a_fragmented_cpuset_of_version_2_and_the_memory_of_a_group_above(tmp_path):
-    found = read(machine_trees.fragmented, tmp_path)
-    cpus = [cpu for core in found.cores for cpu in core.cpus]
-    assert topology.cpu_list(cpus) == "0,4-11,21-26,30-46"
-    assert found.num_installed_cores == 48
-    assert [core.socket for core in found.cores] == [0] * 12 + [1] * 20
-    assert (found.memory_bytes, found.cpu_quota) == (64 << 30, 0)
-
-
-def test_limits_of_version_1(tmp_path):
-    root = machine_trees.cgroup_v1(tmp_path)
-    found = probe.probe(root)
-    assert [core.cpus for core in found.cores] == [(4,), (5,), (6,), (7,)]
-    assert (found.memory_bytes, found.cpu_quota) == (8 << 30, 0)
-    (root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us").write_text("150000\n")
-    assert probe.probe(root).cpu_quota == 1.5
-
-
-def test_a_quota_of_processor_time(tmp_path):
-    assert read(machine_trees.quota, tmp_path).cpu_quota == 4.5
+@pytest.mark.parametrize(
+    ("machine", "cpus", "memory", "quota"),
+    [
+        (machine_trees.fragmented, "0,4-11,21-26,30-46", 64 << 30, 0),
+        (machine_trees.cgroup_v1, "4-7", 8 << 30, 1.5),
+        (machine_trees.quota, "0-15", 0, 4.5),
+        (machine_trees.single_core, "0", 2 << 30, 0),  # Without cgroups.
+    ],
+)
+def test_limits_of_cgroups_and_those_above(machine, cpus, memory, quota, tmp_path):
+    node = topology.probe(machine(tmp_path))
+    usable = [cpu for core in node.cores for cpu in core.cpus]
+    assert topology.cpu_list(usable) == cpus
+    assert (node.memory_bytes, node.cpu_quota) == (memory, quota)
 
 
 @pytest.mark.parametrize(
@@ -142,37 +131,33 @@ def test_a_quota_of_processor_time(tmp_path):
     ],
 )
 def test_efficiency_cores_are_told_from_fast_ones(machine, expected, tmp_path):
-    found = read(machine, tmp_path)
-    assert [core.is_efficiency_core for core in found.cores] == expected
-
-
-def test_a_single_core_without_cgroups(tmp_path):
-    found = read(machine_trees.single_core, tmp_path)
-    assert [core.cpus for core in found.cores] == [(0,)]
-    assert found.memory_bytes == 2 << 30
+    node = topology.probe(machine(tmp_path))
+    assert [core.is_efficiency_core for core in node.cores] == expected
 
 
 def test_an_affinity_mask_leaves_a_hyper_thread_of_a_core(tmp_path):
     cores = [(0, 0, number % 4) for number in range(8)]
-    root = machine_trees.write(tmp_path, cores, allowed="1,2,5")
-    found = probe.probe(root)
-    assert [core.cpus for core in found.cores] == [(1, 5), (2,)]
-    assert (found.num_installed_cores, found.threads_per_core) == (4, 2)
+    node = topology.probe(machine_trees.write(tmp_path, cores, allowed="1,2,5"))
+    assert [core.cpus for core in node.cores] == [(1, 5), (2,)]
+    assert (node.num_installed_cores, node.threads_per_core) == (4, 2)
 
 
 @pytest.mark.parametrize("machine", machine_trees.MACHINES)
-def test_ranks_find_the_same_cores_in_the_same_order(machine, tmp_path):
-    root = machine(tmp_path)
-    found = probe.probe(root)
-    cores = [core.cpus for core in found.cores]
+def test_a_machine_survives_json_and_its_cores_are_those_that_ranks_find(
+    machine, tmp_path
+):
+    node = topology.probe(machine(tmp_path))
+    cores = [core.cpus for core in node.cores]
     cpus = [cpu for core in cores for cpu in core]
-    folder = root / "sys/devices/system/cpu"
+    folder = tmp_path / "sys/devices/system/cpu"
     assert physical_cores.group_by_core(cpus, folder) == cores
-    assert topology.from_json(topology.to_json(found), "it") == found
+    path = tmp_path / "node.json"
+    path.write_text(topology.to_json(node))
+    assert topology.read(str(path)) == node
 
 
 def test_this_machine():
-    found = probe.probe()
-    cpus = [cpu for core in found.cores for cpu in core.cpus]
+    node = topology.probe()
+    cpus = [cpu for core in node.cores for cpu in core.cpus]
     assert sorted(cpus) == sorted(os.sched_getaffinity(0))
-    assert found.memory_bytes > 1 << 28
+    assert node.memory_bytes > 1 << 28

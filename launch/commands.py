@@ -1,4 +1,4 @@
-"""The commands that a program runs, and the signals that ask it to stop.
+"""The commands that a program runs, their output, and the signals that ask it to stop.
 
 The program forwards the signals, so that whatever it has started stops too.
 """
@@ -6,12 +6,15 @@ The program forwards the signals, so that whatever it has started stops too.
 import contextlib
 import functools
 import os
+import re
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
+from typing import IO
 
 from resnet.base.errors import UserError
 from resnet.runtime import preemption
@@ -21,6 +24,12 @@ _POLL_SECONDS = 0.05  # Interval at which waiting commands look for a signal.
 # What lines begin with in which Hydra or srun say where they are, but not why.
 _OF_LAUNCHER = ("[mpiexec@", "[proxy:", "=", "srun: error: ")
 _ENDING_SECONDS = 3.0  # Time for a command to end after a signal before the next one.
+_CHUNK_BYTES = 1 << 16
+# A line that begins so is of the supervisor, which may have started the ranks on other
+# hosts since: Hydra's labels name them, those of other launchers don't.
+_OF_SUPERVISOR = b"supervise: "
+# A process that outlives its launcher has the pipe open. What it prints is of no use.
+_DRAIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -79,15 +88,19 @@ class StopRequests:
         It runs in a session of its own. Otherwise mpirun would get SIGINT twice, from
         the terminal and from this program.
 
+        Args:
+            unset: Variables that it must not see.
+
         Raises:
             UserError: If there is no such program.
         """
+        output = subprocess.PIPE if is_captured else None
         try:
             child = subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if is_captured else None,
-                stderr=subprocess.PIPE if is_captured else None,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
                 env={k: v for k, v in os.environ.items() if k not in unset},
                 # If this program is killed, the command is stopped too: nobody would
@@ -110,45 +123,49 @@ class StopRequests:
         self._children.remove(child)
         return code if code >= 0 else 128 - code
 
-    def run(self, words: Sequence[str]) -> int:
-        """Runs a command, to which signals are forwarded; returns its exit code.
-
-        Raises:
-            UserError: If there is no such program.
-        """
-        return self.finish(self.start(words))
-
     def run_captured(
         self, words: Sequence[str], seconds: float, unset: Collection[str] = ()
     ) -> Completed:
         """Runs a command, and returns what it prints. Threads may call it.
 
         It has nothing to save, so it is killed if it doesn't end soon after a signal.
-
-        Raises:
-            UserError: If there is no such program.
+        Its arguments and errors are those of `start`.
         """
         child = self.start(words, is_captured=True, unset=unset)
         end_at = time.monotonic() + seconds
-        timed_out = False
-        while True:
+        output, timed_out = None, False
+        while output is None:
             try:
-                stdout, stderr = child.communicate(timeout=_POLL_SECONDS)
-                break
+                output = child.communicate(timeout=_POLL_SECONDS)
             except subprocess.TimeoutExpired:
                 if self.seen:
                     end_at = min(end_at, time.monotonic() + _ENDING_SECONDS)
-            if time.monotonic() > end_at:
-                timed_out = True
-                stdout, stderr = _end(child)
-                break
+                if time.monotonic() > end_at:
+                    timed_out = True
+                    output = _end(child)
+        stdout, stderr = (data.decode(errors="replace") for data in output)
+        return Completed(self.finish(child), stdout, stderr, timed_out)
+
+    def run_labelled(
+        self, words: Sequence[str], pattern: str, hosts: Mapping[int, str]
+    ) -> int:
+        """Runs a job with rank and host in front of each line; returns its exit code.
+
+        Its further arguments are those of `Labels`.
+        """
+        child = self.start(words, is_captured=True)
+        threads = [
+            threading.Thread(
+                target=_copy, args=(pipe, target, Labels(pattern, hosts)), daemon=True
+            )
+            for pipe, target in ((child.stdout, 1), (child.stderr, 2))
+        ]
+        for thread in threads:
+            thread.start()
         code = self.finish(child)
-        return Completed(
-            code,
-            stdout.decode(errors="replace"),
-            stderr.decode(errors="replace"),
-            timed_out,
-        )
+        for thread in threads:
+            thread.join(_DRAIN_SECONDS)
+        return code
 
     def pause(self, seconds: float) -> None:
         """Waits for a time, or until a signal arrives."""
@@ -167,3 +184,69 @@ def _end(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
         if pipe:  # Something that it has started still has it open.
             pipe.close()
     return b"", b""
+
+
+class Labels:
+    """Turns the labels of a launcher into rank and host, and joins pieces of lines.
+
+    Hydra labels each piece of a line that a rank writes, and pieces of several ranks
+    may alternate in one line. So the text of each rank is kept until its line ends.
+    """
+
+    def __init__(self, pattern: str, hosts: Mapping[int, str]) -> None:
+        """Prepares the translation of a stream.
+
+        Args:
+            pattern: A regular expression that matches a label, with the group `rank`
+                and, if the launcher names it, `host`; empty if there is no launcher but
+                a single rank.
+            hosts: The host of each rank, for labels that don't name it.
+        """
+        self._pattern = re.compile(pattern.encode()) if pattern else None
+        self._hosts = dict(hosts)
+        self._texts: dict[bytes, bytes] = {}  # Unfinished lines, by their labels.
+        self._unread = b""
+
+    def translate(self, data: bytes) -> bytes:
+        """Returns the lines that a piece of the stream completes, with their labels."""
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        return b"".join(map(self._translate_line, lines))
+
+    def rest(self) -> bytes:
+        """Returns the lines without an end, at the end of the stream."""
+        last = self._translate_line(self._unread) if self._unread else b""
+        texts = self._texts.items()
+        return last + b"".join(label + text + b"\n" for label, text in texts)
+
+    def _translate_line(self, line: bytes) -> bytes:
+        """Returns a line of the stream with the beginning that its writer has left."""
+        label, begin = b"", 0  # The label of what launcher and supervisor print.
+        if self._pattern is None:
+            label = self._label({"rank": b"0"})
+        else:
+            for match in self._pattern.finditer(line):
+                if piece := line[begin : match.start()]:
+                    self._texts[label] = self._texts.get(label, b"") + piece
+                label, begin = self._label(match.groupdict()), match.end()
+        if line.startswith(_OF_SUPERVISOR):
+            label, self._hosts = b"", {}
+        return label + self._texts.pop(label, b"") + line[begin:] + b"\n"
+
+    def _label(self, groups: Mapping[str, bytes]) -> bytes:
+        rank = int(groups["rank"])
+        host = groups["host"].decode() if "host" in groups else self._hosts.get(rank)
+        return f"[{rank} {host}] ".encode() if host else f"[{rank}] ".encode()
+
+
+def _copy(source: IO[bytes], target: int, labels: Labels) -> None:
+    """Copies a stream with labels; goes on reading if nobody reads the copy."""
+    with source:
+        while data := os.read(source.fileno(), _CHUNK_BYTES):
+            _write(target, labels.translate(data))
+        _write(target, labels.rest())
+
+
+def _write(target: int, data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(target, data) :]
