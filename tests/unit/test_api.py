@@ -98,17 +98,19 @@ def test_evaluation_equals_that_of_the_program(folder, run, network, tmp_path):
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "eval.json").read_text())["results"]
     assert len(results) == 4  # Of two steps, raw and EMA weights.
-    raw = resnet.load(run.model_dir, step=10, weights="raw")
-    for one, weights in ((network, "ema"), (raw, "raw")):
+    saved = Path(run.model_dir) / "checkpoints" / "step-00000010"
+    raw = resnet.load(saved, weights="raw")
+    for loaded, weights in ((network, "ema"), (raw, "raw")):
         (expected,) = (
             result
             for result in results
-            if (result["global_step"], result["weights"]) == (one.step, weights)
+            if (result["global_step"], result["weights"]) == (loaded.step, weights)
         )
-        found = one.evaluate(records, batch_size=4).as_dict()
-        assert found["count"] == 11
-        same = {name: expected[name] for name in found}
-        assert same == pytest.approx(found, abs=1e-6)
+        result = loaded.evaluate(records, batch_size=4).as_dict()
+        assert result["count"] == 11
+        assert {name: expected[name] for name in result} == pytest.approx(
+            result, abs=1e-6
+        )
 
 
 def test_evaluations_have_the_views_of_the_run(folder, run, tmp_path):
@@ -139,12 +141,10 @@ def test_predictions_equal_those_of_the_program(folder, run, network):
         predict, f"--model_dir={run.model_dir}", "--json", *map(str, images)
     )
     expected = [json.loads(line)["predictions"] for line in done.stdout.splitlines()]
-    for one, other in zip(network.predict(images), expected, strict=True):
-        assert [best.class_name for best in one] == [best["class"] for best in other]
-        assert [best.label for best in one] == [best["index"] for best in other]
-        assert [best.probability for best in one] == pytest.approx(
-            [best["probability"] for best in other], abs=1e-6
-        )
+    for ours, others in zip(network.predict(images), expected, strict=True):
+        for best, other in zip(ours, others, strict=True):
+            assert (best.class_name, best.label) == (other["class"], other["index"])
+            assert best.probability == pytest.approx(other["probability"], abs=1e-6)
     (first,) = network.predict(images[:1], top_k=1)
     assert first == network.predict(images, batch_size=1)[0][:1]
 
@@ -167,8 +167,9 @@ def test_a_network_takes_the_weights_of_a_run_and_says_what_it_lacks(run, networ
     settings = {"weights": run.model_dir, "recipe": "digits"}
     same = resnet.build(run.model, CLASSES, **settings)
     loaded = resnet.load(run.model_dir, weights="raw")
-    for one, other in zip(same.model.variables, loaded.model.variables, strict=True):
-        np.testing.assert_array_equal(one, other)
+    pairs = zip(same.model.variables, loaded.model.variables, strict=True)
+    for variable, other in pairs:
+        np.testing.assert_array_equal(variable, other)
     assert len(same.limits) == len(network.limits) == 1
     new = resnet.build(run.model, 5, **settings)
     assert new.model.output_shape == (None, 5)
@@ -176,11 +177,6 @@ def test_a_network_takes_the_weights_of_a_run_and_says_what_it_lacks(run, networ
     assert "can't tell classes apart" in new.limits[-1]
     random = resnet.build(run.model, CLASSES, recipe="digits", seed=3)
     assert "can't tell classes apart" in random.limits[-1]
-
-
-def test_a_checkpoint_is_loaded_by_its_folder(run):
-    folder = Path(run.model_dir) / "checkpoints" / "step-00000010"
-    assert resnet.load(folder).step == 10
 
 
 def test_mistakes_are_sentences(folder, run, network, tmp_path):
@@ -226,14 +222,13 @@ def test_every_network_has_settings_to_be_built_with(monkeypatch):
     assert {config.image_size for config in built} == {28, 32, 224}
 
 
-def test_the_number_of_classes_may_be_one_of_numpy(run):
-    built = resnet.build(run.model, np.int64(3), recipe="digits")
-    assert built.config.class_names == ("0", "1", "2")
-
-
-def test_the_precision_is_measured_if_it_is_to_be(run, monkeypatch):
+def test_the_number_of_classes_may_be_numpys_and_the_precision_measured(
+    run, monkeypatch
+):
     monkeypatch.setattr(precision, "choose", lambda requested, _: "float32")
-    built = resnet.build(run.model, CLASSES, recipe="digits", precision="auto")
+    three = np.int64(3)
+    built = resnet.build(run.model, three, recipe="digits", precision="auto")
+    assert built.config.class_names == ("0", "1", "2")
     assert built.config.precision == "float32"
 
 

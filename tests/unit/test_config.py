@@ -1,17 +1,15 @@
 import dataclasses
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from resnet.base.errors import UserError
-from resnet.config.config import (
-    Config,
-    differences,
-    load_config,
-    save_config,
-)
-from resnet.config.recipe import Recipe, RecipePhase
+from resnet.base.settings import declarations, value_type
+from resnet.config.config import Config, differences, load_config, save_config
 from resnet.config.recipes import imagenet
-from resnet.config.resolve import resolve
+from resnet.config.resolve import OVERRIDABLE, resolve
 from resnet.config.schedules import Schedule
 
 TPU = imagenet.TPU_90EP_24K
@@ -19,71 +17,43 @@ NUM_IMAGENET = 1_281_167
 CLASSES = ("ant", "bee", "cat")
 
 
-def resolved(recipe=TPU, num_train_examples=NUM_IMAGENET, **given) -> Config:
-    return resolve(recipe, given, num_train_examples, CLASSES)
+def resolved(recipe=TPU, num_train_examples=NUM_IMAGENET, **overrides) -> Config:
+    return resolve(recipe, overrides, num_train_examples, CLASSES)
 
 
-OF_RUN = {
-    "model": "resnet18",
-    "global_batch_size": 10,
-    "batch_norm_momentum": 0.0,
-    "optimizer": "lars",
-    "clip_norm": 2.0,
-    "ema_decay": 0.5,
-    "accumulation_steps": 5,
-    "eval_crop_fraction": 1.0,
-    "eval_crop": "resize_then_crop",
-    "precision": "auto",
-    "seed": 2**63 - 1,
-    "eval_batch_size": 1,
-    "eval_every": "2",
-    "stop_at_top1": 0.75,
-    "stop_after_steps": 3,
-    "recalibration_batches": 3,
-    "log_step_count_steps": 1,
-    "checkpoint_every": "4",
-    "keep_checkpoints": 1,
-    "num_parallel_calls": 3,
-    "shard_by": "file",
-    "on_bad_record": "skip",
-    "record_log": "log",
-    "decoded_cache_mb": 5,
-    "first_phase": "train",
-    "initial_weights": "other",
-    "model_dir": "model",
-    "data_dir": "data",
-}
-OF_PHASE = {
-    "momentum": 0.5,
-    "weight_decay": 0.0,
-    "label_smoothing": 0.25,
-    "augmentation": "none",
-    "min_crop_area": 0.5,
-    "random_augment": 9.0,
-    "mixup": 0.25,
-    "cutmix": 1.0,
+DECLARED = {
+    name: declaration
+    for name, declaration in declarations(*OVERRIDABLE).items()
+    if declaration.bounds or declaration.names
 }
 
 
-def test_given_values_win():
-    config = resolved(
-        **OF_RUN,
-        **OF_PHASE,
-        image_size=32,
-        train_steps=7,
-        warmup_steps=3,
-        base_learning_rate=0.0625,
-        peak_learning_rate=0.125,
-    )
-    assert {name: getattr(config, name) for name in OF_RUN} == OF_RUN
-    (phase,) = config.phases
-    assert {name: getattr(phase, name) for name in OF_PHASE} == OF_PHASE
-    assert config.image_size == phase.image_size == 32
-    assert config.train_steps == phase.num_steps == 7
-    assert phase.schedule.warmup_length == 3
-    assert phase.schedule.decay_end == 7
-    assert (phase.schedule.init_value, phase.schedule.peak_value) == (0.0625, 0.125)
-    assert resolved(mode="train").mode == "train"
+def values_of(name: str) -> st.SearchStrategy[object]:
+    """Draws values that the declaration of a setting allows."""
+    declaration = DECLARED[name]
+    if not declaration.bounds:
+        return st.sampled_from(declaration.names)
+    (kind, *_) = (kind for kind in OVERRIDABLE if name in kind.__dataclass_fields__)
+    low, high = declaration.bounds
+    if value_type(kind, name) is int:
+        return st.integers(int(low), int(min(high, 2**62)))
+    return st.floats(low, min(high, 1e6))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.sets(st.sampled_from(sorted(DECLARED)), max_size=3))
+def test_overrides_win_and_are_read_back(tmp_path_factory, data, names):
+    overrides: dict[str, Any] = {name: data.draw(values_of(name)) for name in names}
+    overrides["model_dir"] = str(tmp_path_factory.mktemp("model"))
+    try:
+        config = resolved(**overrides)
+    except UserError:  # They don't fit together.
+        return
+    for values in (config, *config.phases):
+        for name in names & set(vars(values)):
+            assert getattr(values, name) == overrides[name]
+    save_config(config)
+    assert load_config(config.model_dir) == config
 
 
 def test_none_counts_as_not_given():
@@ -157,45 +127,12 @@ def test_the_size_of_images_differs_for_training_and_for_evaluation():
 
 
 def test_what_does_not_decide_the_result_may_change():
-    changed = resolved(
-        data_dir="elsewhere",
-        model_dir="other",
-        eval_batch_size=7,
-        eval_every="3",
-        stop_at_top1=0.5,
-        stop_after_steps=20,
-        recalibration_batches=7,
-        log_step_count_steps=1,
-        checkpoint_every="2",
-        keep_checkpoints=1,
-        num_parallel_calls=9,
-        on_bad_record="skip",
-        record_log="log",
-    )
-    assert differences(resolved(), changed) == []
-    assert differences(resolved(), resolved(mode="train")) == []
-
-
-def test_where_a_run_begins_and_how_it_reads_and_steps_decide_the_result():
-    changed = resolved(
-        augmentation="pad_crop_flip_cutout",
-        eval_crop="crop_then_resize",
-        shard_by="file",
-        accumulation_steps=2,
-        ema_decay=0.5,
-        first_phase="train",
-        initial_weights="other",
-        model_dir="model",
-    )
-    assert differences(resolved(), changed) == [
-        "eval_crop=resize_then_crop, now crop_then_resize",
-        "ema_decay=0.0, now 0.5",
-        "accumulation_steps=1, now 2",
-        "shard_by=example, now file",
-        "first_phase=, now train",
-        "initial_weights=, now other",
-        "augmentation=random_resized_crop_2018_02, now pad_crop_flip_cutout",
-    ]
+    declared = declarations(Config)
+    free = [name for name, of in declared.items() if not of.decides_the_result]
+    assert {"data_dir", "mode", "eval_every", "exchange"} <= set(free)
+    config = resolved()
+    changes: dict[str, Any] = dict.fromkeys(free, "another")
+    assert differences(config, dataclasses.replace(config, **changes)) == []
 
 
 def test_with_or_without_a_decoded_cache_decides_the_result_and_its_size_does_not():
@@ -203,12 +140,6 @@ def test_with_or_without_a_decoded_cache_decides_the_result_and_its_size_does_no
     assert differences(without, small) == ["decoded_cache_mb=0, now 5"]
     assert differences(small, without) == ["decoded_cache_mb=5, now 0"]
     assert differences(small, large) == []
-
-
-def test_a_config_is_read_back_as_it_was_written(tmp_path):
-    config = resolved(model_dir=str(tmp_path / "a" / "model"), seed=2**63 - 1)
-    save_config(config)
-    assert load_config(config.model_dir) == config
 
 
 def test_the_records_of_a_config_are_found_from_any_folder(tmp_path, monkeypatch):
@@ -219,23 +150,18 @@ def test_the_records_of_a_config_are_found_from_any_folder(tmp_path, monkeypatch
 
 
 def test_phases_are_read_back_as_they_were_written(tmp_path):
+    recipe = imagenet.COLLAPSE_72EP_4K
     rates = Schedule(peak_value=1.0, decay="steps", boundaries=(1.0, 2.0))
-    recipe = Recipe(
-        name="mine",
-        source="here",
-        model="resnet18",
-        image_size=32,
-        global_batch_size=4,
-        num_train_examples=40,
-        phases=(
-            RecipePhase(epochs=3, schedule=rates, name="first"),
-            RecipePhase(epochs=1, name="second"),
-        ),
+    first, second, *_ = recipe.phases
+    phases = (
+        dataclasses.replace(first, epochs=3, schedule=rates),
+        dataclasses.replace(second, schedule=None),
     )
-    config = resolved(recipe, 40, model_dir=str(tmp_path))
-    first, second = config.phases
-    assert first.schedule.boundaries == (10, 20)
-    assert second.schedule is None
+    config = resolved(
+        dataclasses.replace(recipe, phases=phases), 40_960, model_dir=str(tmp_path)
+    )
+    assert config.phases[0].schedule.boundaries == (10, 20)
+    assert config.phases[1].schedule is None
     save_config(config)
     assert load_config(config.model_dir) == config
 

@@ -1,12 +1,15 @@
 """The documents: links lead somewhere, commands name programs and flags that exist."""
 
 import functools
+import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import console_scripts
+from tests.sources import ROOT
+
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 DEMO = ROOT / "launch/jobs/demo.sh"
 PROGRAM = re.compile(
@@ -98,3 +101,20 @@ def test_the_commands_name_programs_and_flags_that_exist(page):
 def test_every_command_of_the_demo_is_checked():
     assert DEMO.read_text().count("\nrun ") == 6
     assert sum("$DIR" in command for command in commands(DEMO)) == 6
+
+
+@pytest.fixture(scope="module")
+def generator():
+    path = ROOT / "docs" / "generate_flags.py"
+    spec = importlib.util.spec_from_file_location("generate_flags", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_flags_is_what_the_programs_declare(generator):
+    text = generator.PAGE.read_text()
+    assert text == generator.page(), "run `make flags` and commit the page"
+    assert "|  |" not in text  # A default that a program leaves unset is told.
+    modules = {path[:-3].replace("/", ".") for path in generator.PROGRAMS}
+    assert modules == set(console_scripts.modules().values())

@@ -28,40 +28,20 @@ THIRD = Phase(
 THREE = (FIRST, SECOND, THIRD)
 
 
-def test_a_run_is_as_long_as_its_phases():
-    assert phases.num_steps(THREE) == 8
-    assert phases.num_steps([FIRST]) == 3
-
-
 def test_each_phase_begins_where_the_one_before_ends():
+    assert phases.num_steps(THREE) == 8
     assert phases.first_steps(THREE) == [0, 3, 4]
-    assert phases.first_steps([FIRST]) == [0]
-
-
-@pytest.mark.parametrize(("name", "first"), [("", 0), ("first", 0), ("third", 4)])
-def test_a_run_begins_with_the_phase_that_is_named(name, first):
-    assert phases.first_step(THREE, name) == first
-
-
-def test_a_step_is_of_one_phase_and_past_the_end_of_the_last():
-    found = [phases.index_of(THREE, step) for step in range(10)]
-    assert found == [0, 0, 0, 1, 2, 2, 2, 2, 2, 2]
-    assert phases.at(THREE, 2) is FIRST
+    names = {"": 0, "first": 0, "third": 4}
+    assert {name: phases.first_step(THREE, name) for name in names} == names
+    # A step is of one phase, and past the end of the last.
+    indices = [phases.index_of(THREE, step) for step in range(10)]
+    assert indices == [0, 0, 0, 1, 2, 2, 2, 2, 2, 2]
     assert phases.at(THREE, 3) is SECOND
-    assert phases.at(THREE, 9) is THIRD
-
-
-def test_a_phase_is_ended_by_as_many_steps_as_are_before_its_end():
-    found = [phases.ended_by(THREE, step) for step in range(10)]
-    before_the_end = [None, None, None, FIRST, SECOND, None, None, None]
-    assert found == [*before_the_end, THIRD, None]
 
 
 def test_velocities_are_forgotten_before_a_fresh_phase_only():
-    found = [step for step in range(10) if phases.resets_momentum_at(THREE, step)]
-    assert found == [0, 4]
-    stale = [dataclasses.replace(one, reset_momentum=False) for one in THREE]
-    assert not any(phases.resets_momentum_at(stale, step) for step in range(10))
+    resets = [step for step in range(10) if phases.resets_momentum_at(THREE, step)]
+    assert resets == [0, 4]
 
 
 def test_batch_norm_is_frozen_by_a_phase_that_follows_one_in_which_it_is_not():
@@ -95,49 +75,24 @@ def test_the_phases_split_the_steps_without_gaps(lengths, data):
     assert ends == [sum(lengths[:end]) for end in range(1, len(lengths) + 1)]
 
 
-def test_the_factor_of_a_velocity_without_the_rate_is_the_momentum_of_the_phase():
-    found = [
-        phases.velocity_factor(THREE, step, learning_rate_in_velocity=False)
-        for step in range(8)
-    ]
-    assert found == [0.9] * 4 + [0.5] * 4
+def factors(parts: tuple[Phase, ...], in_velocity: bool) -> list[float]:
+    steps = range(phases.num_steps(parts))
+    return [phases.velocity_factor(parts, step, in_velocity) for step in steps]
 
 
-def test_the_factor_of_caffe_style_momentum_makes_up_for_the_change_of_the_rate():
-    found = [
-        phases.velocity_factor(THREE, step, learning_rate_in_velocity=True)
-        for step in range(8)
-    ]
+def test_the_factor_of_a_velocity_is_the_momentum_and_makes_up_for_a_rate_in_it():
+    assert factors(THREE, False) == [0.9] * 4 + [0.5] * 4
     # The phase's, times the rate before by the rate now; but where nothing came before.
     expected = [0.9, 0.9 * 8 / 6, 0.9 * 6 / 4, 0.9 * 4 / 2]
     expected += [0.5, 0.5 * 1 / 0.75, 0.5 * 0.75 / 0.5, 0.5 * 0.5 / 0.25]
-    assert found == pytest.approx(expected, rel=1e-14)
-
-
-def test_the_factor_spans_the_beginning_of_a_phase_without_a_reset():
+    assert factors(THREE, True) == pytest.approx(expected, rel=1e-14)
+    # Without a reset: from a rate of 2 to one of 1, with the new phase's momentum.
     parts = (FIRST, SECOND, dataclasses.replace(THIRD, reset_momentum=False))
-    # From a rate of 2 to one of 1, with the new phase's momentum.
-    assert phases.velocity_factor(
-        parts, 4, learning_rate_in_velocity=True
-    ) == pytest.approx(0.5 * 2 / 1)
-
-
-def test_behind_a_rate_of_zero_the_velocity_is_emptied():
-    warming = (
-        Phase(
-            name="train",
-            num_steps=3,
-            schedule=Schedule(
-                init_value=0.0, peak_value=2.0, warmup_length=2, decay="none"
-            ),
-        ),
-    )
-    found = [
-        phases.velocity_factor(warming, step, learning_rate_in_velocity=True)
-        for step in range(3)
-    ]
+    assert factors(parts, True)[4] == pytest.approx(0.5 * 2 / 1)
     # Rates 0, 1 and 2: the first step's gradient moves nothing, in Caffe neither.
-    assert found == [0.9, 0.0, 0.45]
+    rising = Schedule(init_value=0.0, peak_value=2.0, warmup_length=2, decay="none")
+    warming = (Phase(name="train", num_steps=3, schedule=rising),)
+    assert factors(warming, True) == [0.9, 0.0, 0.45]
 
 
 WEIGHT_DECAY = 0.01
@@ -214,12 +169,7 @@ def test_a_velocity_with_the_rate_in_it_is_that_of_caffe(gradients):
     expected = weights_of_caffe(CAFFE_RUNS, gradients, start)
     # The same sums in another order, of float64.
     np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-13)
-
-
-def test_the_comparison_would_see_a_velocity_without_the_rate(gradients):
-    start = np.arange(5.0)
     plain = our_weights(CAFFE_RUNS, gradients, start, learning_rate_in_velocity=False)
-    expected = weights_of_caffe(CAFFE_RUNS, gradients, start)
     assert np.abs(plain[-1] - expected[-1]).max() > 0.01
 
 

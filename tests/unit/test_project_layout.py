@@ -1,5 +1,7 @@
 """Who may import what: the layers of the tree, read from the source."""
 
+import re
+
 import pytest
 
 from tests.import_graph import all_imports, is_below, top
@@ -117,3 +119,14 @@ def test_setup_lists_every_package():
     folders = {path.parent for p in packages for path in (ROOT / p).rglob("*.py")}
     for folder in folders:
         assert f'"{".".join(folder.relative_to(ROOT).parts)}"' in listed
+
+
+def test_one_module_imports_the_flags_of_absl():
+    """Everything else gets values as arguments."""
+    importers = {
+        name
+        for name, imports in all_imports().items()
+        if any(is_below(imported, {"absl.flags"}) for imported in imports)
+        or re.search(r"from absl import [^\n]*\bflags\b", SOURCES[name])
+    }
+    assert importers == {"resnet.base.cli"}

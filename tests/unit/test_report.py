@@ -18,13 +18,14 @@ from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.evaluation import prediction_file
 from resnet.metrics import jsonl
-from resnet.metrics.table import RANK_SPEEDS
+from resnet.metrics.table import METRICS, RANK_SPEEDS
 from resnet.report import charts, folder, page, refresh
 from resnet.watchdog import history
 from tests.in_process import assert_refused, run
 from tests.unit.stored_predictions import predictions
 
 EVIL = "<script>alert(1)</script>"
+JPEG = "data:image/jpeg;base64,"
 _VOID = {"img", "meta"}
 
 
@@ -134,18 +135,15 @@ def test_each_metric_has_a_chart_and_its_table(tmp_path):
     drawn = [attrs for _, attrs in reader.tags if attrs.get("class") == "chart"]
     labels = [str(attrs["aria-label"]) for attrs in drawn]
     assert {attrs["role"] for attrs in drawn} == {"img"}
-    for label, title in zip(
-        labels,
-        (
-            *("Cross-entropy", "Weight penalty", "Top-1 accuracy, %"),
-            *("Top-5 accuracy, %", "Learning rate", "Images per second"),
-            *("Time spent waiting, %", "Bytes of gradients per step"),
-            "Images per second of each rank",
-        ),
-        strict=False,
-    ):
-        assert label.startswith(f"Line chart of {title} over epochs. ")
-    assert labels[-1].startswith("Timeline of ")
+    logged = {name for line in jsonl.read(tmp_path / jsonl.FILE) for name in line}
+    titles = [
+        f"{metric.title}, %" if metric.unit == "%" else metric.title
+        for metric in METRICS
+        if metric.title and any(series.name in logged for series in metric.series)
+    ]
+    begins = [f"Line chart of {title} over epochs. " for title in titles]
+    for label, begin in zip(labels, [*begins, "Timeline of "], strict=True):
+        assert label.startswith(begin)
     assert len(reader.charts) == len(labels) == 10
     columns = reader.charts[0]["columns"]
     assert {curve["style"] for curve in columns} == {"raw", "smooth", "points"}
@@ -183,20 +181,20 @@ def test_predictions_are_shown_by_class(tmp_path):
     make_run(tmp_path)
     prediction_file.write(tmp_path, "step", predictions())
     text = words_of(tmp_path)
-    assert "Evaluation of step 20: top-1 66.67 % on 6 validation images." in text
-    assert "Accuracy of each class, the least first class images top-1" in text
-    assert "a 2 50.00 % b (1)" in text
-    assert "c 2 50.00 % a (1)" in text
-    assert "b 2 100.00 % –" in text  # noqa: RUF001
     # By hand: |.9-1| + |.6-0| + |.8-1| + |.7-1| + |1-1| + |.5-0|, each of a bin.
-    assert "(ECE) 28.33 %" in text
+    for words in (
+        "Evaluation of step 20: top-1 66.67 % on 6 validation images.",
+        "Accuracy of each class, the least first class images top-1",
+        "a 2 50.00 % b (1)",
+        "c 2 50.00 % a (1)",
+        "b 2 100.00 % –",  # noqa: RUF001
+        "(ECE) 28.33 %",
+    ):
+        assert words in text
     images = [attrs for tag, attrs in Reader(text_of(tmp_path)).tags if tag == "img"]
-    assert [attrs["alt"] for attrs in images] == [
-        "image 1: a, taken for b",
-        "image 5: c, taken for a",
-    ]
-    prefix = "data:image/jpeg;base64,"
-    assert all(str(attrs["src"]).startswith(prefix) for attrs in images)
+    alts = ["image 1: a, taken for b", "image 5: c, taken for a"]
+    assert [attrs["alt"] for attrs in images] == alts
+    assert all(str(attrs["src"]).startswith(JPEG) for attrs in images)
 
 
 def test_of_the_newest_step_the_last_evaluation_is_shown(tmp_path):
@@ -249,8 +247,7 @@ def test_the_page_asks_no_network(tmp_path):
     text = text_of(tmp_path)
     tags = Reader(text).tags
     addresses = [attrs.get(name) for _, attrs in tags for name in ("src", "href")]
-    prefixes = ("#", "data:image/jpeg;base64,")
-    assert all(address.startswith(prefixes) for address in filter(None, addresses))
+    assert all(address.startswith(("#", JPEG)) for address in filter(None, addresses))
     policies = [attrs["content"] for _, attrs in tags if "http-equiv" in attrs]
     assert "default-src 'none'" in str(policies[0])
     assert not re.search(r"https?:|@import|url\(", text)
@@ -282,35 +279,19 @@ def test_ninety_epochs_of_imagenet_take_less_than_three_megabytes(tmp_path):
     names = [f"n{number:08d}" for number in range(1000)]
     make_run(tmp_path, names, num_lines=2_000)  # More lines are thinned out.
     random = np.random.default_rng(0)
+    (image, _) = predictions(names).wrong_images
+    image = dataclasses.replace(image, jpeg=b"x" * 6000)
     many = dataclasses.replace(
         predictions(names),
         examples=np.arange(50_000, dtype=np.int32),
         labels=np.repeat(np.arange(1000, dtype=np.int32), 50),
         top_classes=random.integers(0, 1000, (50_000, 5), dtype=np.int32),
         top_probabilities=random.random((50_000, 5), np.float32),
+        wrong_images=48 * (image,),
     )
-    (image, _) = many.wrong_images
-    images = tuple(
-        dataclasses.replace(image, example=number, jpeg=b"x" * 6000)
-        for number in range(48)
-    )
-    many = dataclasses.replace(many, wrong_images=images)
     prediction_file.write(tmp_path, "step", many)
     library = 1_000_000  # Not in this page, whose library is a stand-in.
     assert len(text_of(tmp_path).encode()) + library < 3_000_000
-
-
-def test_the_state_of_a_run_is_told(tmp_path):
-    make_run(tmp_path)
-    history.append(tmp_path, "start", step=0)
-    assert "Unfinished: step 400 of 400" in words_of(tmp_path)
-    history.write_failure(tmp_path, "rank 1 on b has died while evaluating")
-    assert "Failed, last at step 400 of 400: rank 1 on b" in words_of(tmp_path)
-    history.remove_failure(tmp_path)
-    history.append(tmp_path, "end", step=400, reason="the training is done")
-    assert "Finished: 400 steps" in words_of(tmp_path)
-    history.write_failure(tmp_path, "it is locked by another job", is_locked=True)
-    assert "Finished: 400 steps" in words_of(tmp_path)
 
 
 def test_a_failed_run_says_how_far_it_came_and_why(tmp_path):
@@ -326,6 +307,13 @@ def test_a_failed_run_says_how_far_it_came_and_why(tmp_path):
     assert "Failed, last at step 70 of 400: rank 1 on b has died" in text
     assert text.count("failed: rank 1 on b has died while computing step 71") == 1
     assert "1 restart(s). The last word: restart 1 of 3." in text
+
+
+def test_a_job_that_found_the_folder_locked_is_no_failure_of_the_run(tmp_path):
+    make_run(tmp_path)
+    history.append(tmp_path, "end", step=400, reason="the training is done")
+    history.write_failure(tmp_path, "it is locked by another job", is_locked=True)
+    assert "Finished: 400 steps" in words_of(tmp_path)
 
 
 def test_checkpoints_and_versions_are_shown(tmp_path):
@@ -348,18 +336,12 @@ def test_the_ranks_of_an_asynchronous_run_are_not_those_of_its_coordinator(tmp_p
 
 def test_a_study_has_its_chart_and_table(tmp_path):
     row = {"compress": "layerwise", "ratio": 0.01}  # Top-k is the default.
-    content = {
-        "shared": {"recipe": "digits"},
-        "runs": [
-            {"row": of, "seed": 0, "result": {"top1": top1, "message_bytes": size}}
-            for of, top1, size in (
-                ({}, 0.5, 4000.0),
-                (row, 0.25, 40.0),
-                (row, 0.75, 40.0),
-                (row, None, 40.0),
-            )
-        ],
-    }
+    results = ({}, 0.5, 4000.0), (row, 0.25, 40.0), (row, 0.75, 40.0), (row, None, 40.0)
+    runs = [
+        {"row": of, "seed": 0, "result": {"top1": top1, "message_bytes": size}}
+        for of, top1, size in results
+    ]
+    content = {"shared": {"recipe": "digits"}, "runs": runs}
     (tmp_path / "study.json").write_text(json.dumps(content))
     text = words_of(tmp_path)
     assert "dense 50.00 1 4,000" in text
@@ -367,18 +349,12 @@ def test_a_study_has_its_chart_and_table(tmp_path):
     assert "What is missing" not in text
 
 
-@pytest.mark.parametrize(
-    ("tail", "note"),
-    [
-        ('{"kind": "train", "st', "The last line of metrics.jsonl is incomplete"),
-        ("no json\n", "1 line(s) of metrics.jsonl can't be read"),
-    ],
-)
-def test_a_log_that_was_cut_is_shown_as_far_as_it_goes(tmp_path, tail, note):
+def test_a_log_that_was_cut_is_shown_as_far_as_it_goes(tmp_path):
     make_run(tmp_path)
-    append_line(tmp_path, tail)
+    append_line(tmp_path, 'no json\n{"kind": "train", "st')
     text = words_of(tmp_path)
-    assert note in text
+    assert "1 line(s) of metrics.jsonl can't be read" in text
+    assert "The last line of metrics.jsonl is incomplete" in text
     assert "Top-1 75.00 %" in text
 
 

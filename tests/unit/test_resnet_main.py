@@ -69,72 +69,33 @@ def records_of_training(records: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--use_tpu=True"], "--use_tpu must be False"),
-        (["--recipe=tpu_90ep"], "expected a recipe among"),
-        (["--model=resnet51"], "--model must be one of resnet8, resnet20, "),
-        (["--resnet_depth=51"], "--model must be one of resnet8, resnet20, "),
-        (["--model=resnet18", "--resnet_depth=50"], "name two networks"),
-        (["--image_size=16"], "--image_size must be in [28, 1024]"),
-        (["--train_batch_size=0"], "--train_batch_size must be at least 1; got 0"),
-        (["--train_batch_size=-8"], "--train_batch_size must be at least 1; got -8"),
-        (["--train_steps=10", "--warmup_steps=10"], "the warmup must end before"),
-        (["--train_steps=10", "--train_epochs=1"], "exclude each other"),
-        (["--peak_learning_rate=nan"], "--peak_learning_rate must be"),
-        (["--base_learning_rate=-0.1"], "--base_learning_rate must be"),
-        (["--weight_decay=inf"], "--weight_decay must be"),
-        (["--momentum=1"], "--momentum must be"),
-        (["--bn_momentum=1.5"], "--bn_momentum must be"),
-        (["--label_smoothing=2"], "--label_smoothing must be"),
-        (["--recipe=none.json"], "none.json must hold a recipe; there is no such file"),
+        ("--use_tpu=True", "--use_tpu must be False"),
+        ("--recipe=tpu_90ep", "expected a recipe among"),
+        ("--recipe=none.json", "none.json must hold a recipe; there is no such file"),
+        ("--resnet_depth=51", "--model must be one of resnet8, resnet20, "),
+        ("--model=resnet18 --resnet_depth=50", "name two networks"),
+        ("--train_batch_size=0", "--train_batch_size must be at least 1; got 0"),
+        ("--bn_momentum=1.5", "--bn_momentum must be in [0, 1); got 1.5"),
+        ("--train_steps=10 --warmup_steps=10", "the warmup must end before"),
+        ("--train_steps=1e3", "--train_steps must be a whole number; got '1e3'. --h"),
+        ("--weight_decay=tiny", "--weight_decay must be a number; got 'tiny'."),
+        ("--explain=perhaps", "--explain must be true or false; got 'perhaps'."),
+        ("--first_phase=collapse", "--first_phase must be one of train; got collaps"),
+        ("--stop_at_top1=0.5 --mode=train", "needs --mode=train_and_eval; got"),
+        ("--num_ranks=64", "--num_ranks is for --explain; mpirun -np says"),
+        ("--explain_plot=plan.png", "--explain_plot is for --explain"),
         (
-            ["--recipe=collapse_72ep_4k", "--weight_decay=1e-4"],
-            "--weight_decay can't be one for the whole run: it differs among the 5",
-        ),
-        (["--recipe=collapse_72ep_4k", "--train_steps=4"], "must be at least 5, one"),
-        (["--first_phase=collapse"], "--first_phase must be one of train; got collaps"),
-        (["--accumulation_steps=0"], "--accumulation_steps must be at least 1; got 0"),
-        (
-            ["--optimizer=adam"],
-            "--optimizer must be one of momentum, sgdw, adamw, lars, muon; got adam",
-        ),
-        (["--clip_norm=-1"], "--clip_norm must be at least 0; got -1.0"),
-        (["--ema_decay=1"], "--ema_decay must be in [0, 1); got 1.0"),
-        (["--mixup=-0.2"], "--mixup must be at least 0; got -0.2"),
-        (["--cutmix=nan"], "--cutmix must be at least 0; got nan"),
-        (["--random_augment=11"], "--random_augment must be in [0, 10]"),
-        (["--eval_every=10minutes"], "--eval_every must be a number of steps or epoch"),
-        (["--stop_at_top1=76"], "--stop_at_top1 must be in [0, 1]"),
-        (["--stop_at_top1=0.5", "--mode=train"], "needs --mode=train_and_eval; got"),
-        (["--num_ranks=64"], "--num_ranks is for --explain; mpirun -np says"),
-        (["--explain_plot=plan.png"], "--explain_plot is for --explain"),
-        (["--precision=fp8"], "--precision must be one of float32, bf16, auto"),
-        (["--mode=test"], "--mode must be one of train, train_and_eval, eval"),
-        (
-            ["--export_dir=/dev/null/x", "--train_batch_size=4"],
+            "--export_dir=/dev/null/x --train_batch_size=4",
             "--export_dir must be a folder that can be written to; /dev/null",
         ),
-        (["--eval_crop=middle"], "--eval_crop must be one of crop_then_resize, "),
-        (["--shard_by=node"], "--shard_by must be one of example, file"),
-        (["--on_bad_record=stop"], "--on_bad_record must be one of fail, skip"),
-        (["--decoded_cache_mb=-1"], "--decoded_cache_mb must be at least 0; got -1"),
-        (["--seed=-1"], "--seed must be"),
-        (["--stall_seconds=nan"], "--stall_seconds must be at least 1; got nan"),
-        (
-            ["--num_intra_threads=-1"],
-            "--num_intra_threads must be in [0, 4096]; got -1",
-        ),
-        (["--eval_batch_size=0"], "--eval_batch_size must be at least 1"),
-        (["--log_step_count_steps=0"], "--log_step_count_steps must be at least 1"),
-        (["--train_steps=1e3"], "--train_steps must be a whole number; got '1e3'. --h"),
-        (["--weight_decay=tiny"], "--weight_decay must be a number; got 'tiny'."),
-        (["--explain=perhaps"], "--explain must be true or false; got 'perhaps'."),
-        (["--trian_steps=5"], "trian_steps"),
-        (["surplus"], "expected only flags"),
-        (["--momentum=2", "--seed=-1"], "--seed must be in"),
+        ("--num_intra_threads=-1", "--num_intra_threads must be in [0, 4096]; got -1"),
+        ("--trian_steps=5", "trian_steps"),
+        ("surplus", "expected only flags"),
+        ("--momentum=2 --seed=-1", "--seed must be in"),
     ],
 )
 def test_a_bad_setting_is_refused(run_on, records, tmp_path, flags, words):
-    assert_refused(run_on(records, *flags), words)
+    assert_refused(run_on(records, *flags.split()), words)
     assert not (tmp_path / "model").exists()
 
 
@@ -179,35 +140,23 @@ def test_a_data_dir_without_records_is_refused(run_on, tmp_path):
 
 def test_a_set_that_is_not_as_its_manifest_says_is_refused(run_on, records, tmp_path):
     copy = shutil.copytree(records, tmp_path / "records")
-    shard = next((copy / "train").iterdir())
+    shard = min((copy / "train").iterdir())
     shard.write_bytes(shard.read_bytes()[:-1])
     assert_refused(run_on(copy, "--train_batch_size=4"), shard.name)
-
-
-def test_by_file_a_shard_on_no_node_is_refused(run_on, records, tmp_path):
-    copy = shutil.copytree(records, tmp_path / "records")
-    shard = min((copy / "train").iterdir())
     shard.unlink()
     done = run_on(copy, "--train_batch_size=4", "--shard_by=file")
     assert_refused(done, f"each shard on one node; train/{shard.name} is on no node")
 
 
-def write_unmixed(folder: Path, write_tiny_set) -> None:
-    file = io.BytesIO()
-    Image.new("RGB", (40, 40)).save(file, "JPEG")
-    labels = [0] * 20 + [1] * 20
-    for split in ("train", "validation"):
-        write_tiny_set(
-            folder, [file.getvalue()] * 40, labels, "ab", [20, 20], split=split
-        )
-
-
 def test_classes_that_are_not_mixed_over_the_files_are_refused(
     run_on, tmp_path, write_tiny_set
 ):
-    folder = tmp_path / "records"
+    folder, file = tmp_path / "records", io.BytesIO()
     folder.mkdir()
-    write_unmixed(folder, write_tiny_set)
+    Image.new("RGB", (40, 40)).save(file, "JPEG")
+    images, labels = [file.getvalue()] * 40, [0] * 20 + [1] * 20
+    for split in ("train", "validation"):
+        write_tiny_set(folder, images, labels, "ab", [20, 20], split=split)
     done = run_on(folder, "--train_batch_size=4")
     assert_refused(done, "are not shuffled across its 2 shards")
     # Where they needn't be, the next check is reached: whether the files are there.

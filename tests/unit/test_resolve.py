@@ -1,9 +1,12 @@
+"""Recipes in the steps of a run: lengths, rates, and what is refused."""
+
 import dataclasses
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnet.base.errors import UserError
 from resnet.config.phases import Phase
 from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.recipes import cifar10, digits, imagenet, imagenet_lars, imagenette
@@ -15,6 +18,10 @@ NUM_IMAGENET = 1_281_167
 
 def lengths(phases: tuple[Phase, ...]) -> list[int]:
     return [phase.num_steps for phase in phases]
+
+
+def warmups(phases: tuple[Phase, ...]) -> list[float]:
+    return [phase.schedule.warmup_length for phase in phases]
 
 
 def test_another_batch_scales_rates_and_steps():
@@ -52,10 +59,10 @@ def test_a_given_start_that_is_the_recipes_own_leaves_the_peak():
 
 
 def test_phases_scale_with_the_batch():
-    found = fit(COLLAPSE, 8192)
-    assert lengths(found) == [3900, 1875, 2375, 2375, 780]
-    assert [one.schedule.warmup_length for one in found] == [780, 0, 500, 500, 0]
-    assert [one.schedule.decay_end for one in found] == [9360, 3750, 3750, 3750, 780]
+    phases = fit(COLLAPSE, 8192)
+    assert lengths(phases) == [3900, 1875, 2375, 2375, 780]
+    assert warmups(phases) == [780, 0, 500, 500, 0]
+    assert [part.schedule.decay_end for part in phases] == [9360, *(3 * [3750]), 780]
 
 
 def test_at_a_small_batch_the_warm_up_does_not_fall():
@@ -72,28 +79,14 @@ def test_without_a_rule_another_batch_leaves_the_rates():
     assert phase.schedule.end_value == 1e-4
 
 
-def test_another_data_set_has_its_own_number_of_steps():
-    (phase,) = fit(num_train_examples=1_000_000)
-    assert phase.num_steps == 3653  # 4680 / 1.281167 = 3652.9.
-    assert phase.schedule.warmup_length == 203  # 260 / 1.281167 = 202.9.
-    assert phase.schedule.peak_value == 4.8
-
-
 def test_phases_scale_with_the_data_set():
     # An epoch has 1437 / 64 steps, where it had 1,281,167 / 4096: times 0.0717846.
     # Ends: 559.92, 829.11, 1170.09, 1511.06 and 1623.05.
-    found = fit(COLLAPSE, 64, 1437)
-    assert lengths(found) == [560, 269, 341, 341, 112]
-    assert found[0].schedule.peak_value == 0.025
-    assert found[0].schedule.init_value == 0.025  # And not 0.1.
-    assert [one.schedule.warmup_length for one in found] == [112, 0, 72, 72, 0]
-
-
-def test_a_warm_up_is_rounded_to_the_nearest_step():
-    # 5 epochs are 781.96 steps of 8192, 1563.92 of 4096 and 390.98 of 16,384.
-    assert schedule_of(imagenet.GOYAL_90EP_8K).warmup_length == 782
-    assert schedule_of(imagenet.GOYAL_90EP_8K, 4096).warmup_length == 1564
-    assert schedule_of(imagenet.GOYAL_90EP_8K, 16_384).warmup_length == 391
+    phases = fit(COLLAPSE, 64, 1437)
+    assert lengths(phases) == [560, 269, 341, 341, 112]
+    assert phases[0].schedule.peak_value == 0.025
+    assert phases[0].schedule.init_value == 0.025  # And not 0.1.
+    assert warmups(phases) == [112, 0, 72, 72, 0]
 
 
 def test_drops_scale_with_the_batch():
@@ -129,17 +122,6 @@ def test_a_given_warm_up_is_taken_in_steps_and_in_epochs():
     assert schedule_of(warmup_epochs=0.0).warmup_length == 0
 
 
-def test_epochs_given_become_steps():
-    (phase,) = fit(
-        digits.DIGITS,
-        num_train_examples=1000,
-        train_epochs=2.5,
-        warmup_epochs=0.5,
-    )
-    assert phase.num_steps == 39  # 2.5 * 1000 / 64 = 39.06.
-    assert phase.schedule.warmup_length == 8  # 7.8.
-
-
 def test_whole_epochs_of_whole_batches_have_whole_steps():
     # 100 * 29 / 100 is 29 steps; 29 / 100 is a little less than 0.29 in a float.
     (phase,) = fit(digits.DIGITS, 100, 29, train_epochs=100.0)
@@ -152,14 +134,13 @@ def test_training_is_at_least_one_step():
 
 
 def test_another_length_stretches_all_phases_with_their_warm_ups():
-    found = fit(COLLAPSE, train_steps=2261)  # A tenth.
-    assert lengths(found) == [780, 375, 475, 475, 156]
-    assert [one.schedule.warmup_length for one in found] == [156, 0, 100, 100, 0]
-    assert [one.schedule.decay_end for one in found] == [1872, 750, 750, 750, 156]
-    found = fit(COLLAPSE, train_epochs=7.0)
+    phases = fit(COLLAPSE, train_steps=2261)  # A tenth.
+    assert lengths(phases) == [780, 375, 475, 475, 156]
+    assert warmups(phases) == [156, 0, 100, 100, 0]
+    assert [part.schedule.decay_end for part in phases] == [1872, *(3 * [750]), 156]
     # 7 * 312.785 = 2189.49 steps, of 22,610: times 0.0968373. Ends: 755.3, 1118.5,
     # 1578.4, 2038.4.
-    assert lengths(found) == [755, 363, 460, 460, 151]
+    assert lengths(fit(COLLAPSE, train_epochs=7.0)) == [755, 363, 460, 460, 151]
 
 
 MULTI_PHASE = [COLLAPSE, imagenet.COLLAPSE_94EP_14K, TWO_PHASES]
@@ -171,15 +152,15 @@ MULTI_PHASE = [COLLAPSE, imagenet.COLLAPSE_94EP_14K, TWO_PHASES]
     batch=st.integers(1, 10**5),
 )
 def test_stretched_phases_are_together_as_long_as_is_asked(recipe, train_steps, batch):
-    found = lengths(fit(recipe, batch, train_steps=train_steps))
-    assert sum(found) == train_steps
-    assert min(found) >= 1
+    steps = lengths(fit(recipe, batch, train_steps=train_steps))
+    assert sum(steps) == train_steps
+    assert min(steps) >= 1
     total = sum(part.epochs for part in recipe.phases)
-    for count in range(1, len(found)):
+    for count in range(1, len(steps)):
         share = sum(part.epochs for part in recipe.phases[:count]) / total
         # Half a step for rounding, and one for each phase that needs one.
-        away = abs(sum(found[:count]) - share * train_steps)
-        assert away <= 0.5 + len(found)
+        away = abs(sum(steps[:count]) - share * train_steps)
+        assert away <= 0.5 + len(steps)
         if train_steps >= 1000:
             assert away <= 0.5 + 1e-6
 
@@ -234,15 +215,13 @@ def test_phases_take_what_is_given_for_all_of_them():
 
 
 def test_phases_keep_their_own_settings():
-    found = fit(COLLAPSE)
-    assert [one.weight_decay for one in found] == [5e-5] * 4 + [2e-4]
-    assert [one.name for one in found] == ["init", "cyc1", "cyc2", "cyc3", "collapse"]
-    assert all(one.reset_momentum for one in found)
-    assert {one.image_size for one in found} == {224}  # The recipe's.
-    small, _ = COLLAPSE.phases[:2]
+    small, *others = COLLAPSE.phases
     small = dataclasses.replace(small, image_size=160)
-    recipe = dataclasses.replace(COLLAPSE, phases=(small, *COLLAPSE.phases[1:]))
-    assert [one.image_size for one in fit(recipe)] == [160, 224, 224, 224, 224]
+    recipe = dataclasses.replace(COLLAPSE, phases=(small, *others))
+    phases = fit(recipe)
+    assert [phase.weight_decay for phase in phases] == [5e-5] * 4 + [2e-4]
+    assert [phase.name for phase in phases] == [part.name for part in recipe.phases]
+    assert [phase.image_size for phase in phases] == [160, 224, 224, 224, 224]
 
 
 def test_rates_by_the_root_of_the_batch():
@@ -271,3 +250,49 @@ def test_drops_that_fall_on_one_step_count_all():
     schedule = schedule_of(one_phase(rates))
     assert schedule.boundaries == (5, 5)
     assert learning_rate(schedule, 5) == pytest.approx(0.01)
+
+
+def test_a_warm_up_may_begin_at_zero_but_not_end_there():
+    schedule = schedule_of(base_learning_rate=0.0, peak_learning_rate=1.0)
+    assert (schedule.init_value, schedule.peak_value) == (0.0, 1.0)
+    # The peak would be as many times the recipe's as the start is.
+    assert schedule_of(base_learning_rate=0.0).peak_value == schedule_of().peak_value
+
+
+def test_fewer_steps_than_phases_are_refused():
+    with pytest.raises(UserError, match=r"--train_steps must be at least 5.*got 4\..*"):
+        fit(COLLAPSE, train_steps=4)
+
+
+def part_of(name: str, epochs: float, **schedule) -> RecipePhase:
+    rates = Schedule(peak_value=1.0, **schedule)
+    return RecipePhase(epochs=epochs, schedule=rates, name=name)
+
+
+def test_a_warm_up_must_end_before_the_training_and_within_its_phase():
+    words = r"warmup_steps=260, 260 steps in all of phase 'train'.*--stop_after_steps"
+    with pytest.raises(UserError, match=words):
+        fit(train_steps=260)
+    assert schedule_of(train_steps=261).warmup_length == 260
+    slow = part_of("slow", 2, warmup_length=2.0)
+    recipe = dataclasses.replace(TWO_PHASES, phases=(*TWO_PHASES.phases, slow))
+    with pytest.raises(UserError, match=r"=20, 20 steps in all of phase 'slow'\."):
+        fit(recipe)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "end"),
+    [({"decay_end": 2.0}, 20), ({"decay_start": 0.0, "decay_end": 1.0}, 10)],
+)
+def test_a_decay_must_end_after_its_beginning_and_the_warmup(schedule, end):
+    short = part_of("short", 4, warmup_length=2.0, **schedule)
+    recipe = dataclasses.replace(TWO_PHASES, phases=(short,))
+    with pytest.raises(UserError, match=rf"the end {end} and 20 in steps of .*short"):
+        fit(recipe)
+
+
+def test_a_given_warm_up_does_not_fall():
+    given = {"batch": 64, "base_learning_rate": 0.2, "peak_learning_rate": 0.1}
+    with pytest.raises(UserError, match=r"--base_learning_rate .* got 0.2 and 0.1"):
+        fit(**given)
+    assert schedule_of(**given, warmup_steps=0).peak_value == 0.1

@@ -32,29 +32,22 @@ def ends(phases: tuple[Phase, ...]) -> list[int]:
     return [n for n in range(total + 1) if rounds.is_synchronized(phases, n)]
 
 
-def test_ranks_that_exchange_gradients_agree_after_each_step():
-    assert ends((phase(4),)) == [0, 1, 2, 3, 4]
-    assert rounds.of_step((phase(4),), 2) == range(2, 3)
-
-
-def test_rounds_have_a_constant_length_and_the_last_one_is_cut():
-    assert ends((phase(10, sync_every=4),)) == [0, 4, 8, 10]
-    assert rounds.of_step((phase(10, sync_every=4),), 9) == range(8, 10)
-    assert ends((phase(3, sync_every=100),)) == [0, 3]
-
-
-def test_post_local_sgd_begins_with_a_phase():
-    both = (phase(3, "together"), phase(6, "apart", sync_every=4, schedule=None))
-    assert ends(both) == [0, 1, 2, 3, 7, 9]
-
-
-def test_rounds_begin_with_their_phase():
-    parts = (
-        phase(5, "a", sync_every=2),
-        phase(7, "b", sync_every=3),
-        phase(2, "c"),
-    )
-    assert ends(parts) == [0, 2, 4, 5, 8, 11, 12, 13, 14]
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([(4, {})], [0, 1, 2, 3, 4]),  # They exchange their gradients.
+        ([(10, {"sync_every": 4})], [0, 4, 8, 10]),
+        ([(3, {"sync_every": 100})], [0, 3]),
+        ([(3, {}), (6, {"sync_every": 4, "schedule": None})], [0, 1, 2, 3, 7, 9]),
+        (
+            [(5, {"sync_every": 2}), (7, {"sync_every": 3}), (2, {})],
+            [0, 2, 4, 5, 8, 11, 12, 13, 14],
+        ),
+    ],
+)
+def test_rounds_begin_with_their_phase_and_the_last_one_is_cut(parts, expected):
+    phases = tuple(phase(num_steps, **settings) for num_steps, settings in parts)
+    assert ends(phases) == expected
 
 
 def test_rounds_grow_with_the_inverse_square_of_the_rate():

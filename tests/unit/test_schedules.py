@@ -9,122 +9,51 @@ from resnet.config.schedules import DECAYS, Schedule, learning_rate
 EXACT = {"rel": 1e-13, "abs": 0}  # A few roundings of a float64.
 
 
-def rates(schedule: Schedule, steps) -> list[float]:
-    return [learning_rate(schedule, step) for step in steps]
+# From 1 to 5 in 4 steps; then down to 1 or 0 at step 12.
+RISE = {"init_value": 1.0, "peak_value": 5.0, "warmup_length": 4}
+FALL = {**RISE, "decay_start": 4, "decay_end": 12, "end_value": 1.0}
 
 
-def test_a_warm_up_is_a_straight_line_from_its_start():
-    schedule = Schedule(init_value=1.0, peak_value=5.0, warmup_length=4, decay="none")
-    assert rates(schedule, range(6)) == [1.0, 2.0, 3.0, 4.0, 5.0, 5.0]
-
-
-def test_without_a_warm_up_the_first_rate_is_the_peak():
-    schedule = Schedule(init_value=0.1, peak_value=0.8, decay_end=4)
-    # 0.8 * (4 - step) / 4.
-    assert rates(schedule, range(5)) == pytest.approx(
-        [0.8, 0.6, 0.4, 0.2, 0.0], **EXACT
-    )
-
-
-def test_a_polynomial_is_counted_from_the_end_of_the_warm_up():
-    schedule = Schedule(
-        init_value=1.0,
-        peak_value=5.0,
-        warmup_length=4,
-        decay="polynomial",
-        decay_start=4,
-        decay_end=12,
-        end_value=1.0,
-    )
-    # 1 + 4 * (12 - step) / 8.
-    assert rates(schedule, (4, 5, 8, 11, 12)) == [5.0, 4.5, 3.0, 1.5, 1.0]
-
-
-def test_a_polynomial_falls_with_its_power():
-    schedule = Schedule(
-        init_value=1.0,
-        peak_value=5.0,
-        warmup_length=4,
-        decay_start=4,
-        decay_end=12,
-        power=2.0,
-        end_value=1.0,
-    )
-    # 1 + 4 * ((12 - step) / 8) ** 2.
-    assert rates(schedule, (4, 6, 8, 10, 11)) == [5.0, 3.25, 2.0, 1.25, 1.0625]
-
-
-def test_a_polynomial_that_is_counted_from_the_start_drops_behind_the_warm_up():
-    schedule = Schedule(
-        init_value=1.0,
-        peak_value=5.0,
-        warmup_length=4,
-        decay_start=0,
-        decay_end=8,
-        power=2.0,
-    )
-    # 5 * ((8 - step) / 8) ** 2 from step 4 on: 5 / 4, 5 * 9 / 64, 5 / 16, 5 / 64, 0.
-    assert rates(schedule, range(3, 9)) == [4.0, 1.25, 0.703125, 0.3125, 0.078125, 0.0]
-
-
-def test_a_cosine_is_half_a_wave():
-    schedule = Schedule(
-        init_value=0.0,
-        peak_value=4.0,
-        warmup_length=2,
-        decay="cosine",
-        decay_start=2,
-        decay_end=8,
-        end_value=1.0,
-    )
-    # 1 + 3 * (1 + cos(pi * (step - 2) / 6)) / 2, whose cosines are those of 0, 60, 90,
-    # 120 and 180 degrees.
-    expected = [4.0, 3.25, 2.5, 1.75, 1.0]
-    assert rates(schedule, (2, 4, 5, 6, 8)) == pytest.approx(expected, **EXACT)
-
-
-def test_steps_drop_at_each_of_theirs_and_not_before():
-    schedule = Schedule(
-        init_value=0.0,
-        peak_value=8.0,
-        warmup_length=2,
-        decay="steps",
-        boundaries=(4, 6),
-        decay_factor=0.5,
-    )
-    assert rates(schedule, range(8)) == [0.0, 4.0, 8.0, 8.0, 4.0, 4.0, 2.0, 2.0]
-
-
-def test_a_drop_inside_the_warm_up_shows_behind_it():
-    schedule = Schedule(
-        init_value=0.0,
-        peak_value=8.0,
-        warmup_length=2,
-        decay="steps",
-        boundaries=(1,),
-        decay_factor=0.25,
-    )
-    assert rates(schedule, range(4)) == [0.0, 4.0, 2.0, 2.0]
-
-
-@pytest.mark.parametrize("decay", ["polynomial", "cosine"])
-def test_past_its_end_a_decay_stays_where_it_is(decay):
-    schedule = Schedule(
-        init_value=0.1,
-        peak_value=1.0,
-        warmup_length=2,
-        decay=decay,
-        decay_start=2,
-        decay_end=10,
-        end_value=0.25,
-    )
-    assert rates(schedule, (10, 11, 10**9)) == [0.25, 0.25, 0.25]
-
-
-def test_a_run_of_one_step_trains_at_the_peak():
-    assert (
-        learning_rate(Schedule(init_value=0.1, peak_value=0.5, decay_end=1), 0) == 0.5
-    )
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({**RISE, "decay": "none"}, {0: 1.0, 1: 2.0, 3: 4.0, 4: 5.0, 5: 5.0}),
+        # Without a warm-up, 0.8 * (4 - step) / 4.
+        (
+            {"init_value": 0.1, "peak_value": 0.8, "decay_end": 4},
+            {0: 0.8, 1: 0.6, 2: 0.4, 3: 0.2, 4: 0.0},
+        ),
+        ({"init_value": 0.1, "peak_value": 0.5, "decay_end": 1}, {0: 0.5}),
+        # 1 + 4 * (12 - step) / 8, and where it stays.
+        (FALL, {4: 5.0, 5: 4.5, 8: 3.0, 11: 1.5, 12: 1.0, 13: 1.0, 10**9: 1.0}),
+        # 1 + 4 * ((12 - step) / 8) ** 2.
+        ({**FALL, "power": 2.0}, {4: 5.0, 6: 3.25, 8: 2.0, 10: 1.25, 11: 1.0625}),
+        # Counted from the start, 5 * ((8 - step) / 8) ** 2 from step 4 on.
+        (
+            {**RISE, "decay_start": 0, "decay_end": 8, "power": 2.0},
+            {3: 4.0, 4: 1.25, 5: 0.703125, 6: 0.3125, 7: 0.078125, 8: 0.0},
+        ),
+        # 1 + 4 * (1 + cos(pi * (step - 4) / 6)) / 2, whose cosines are those of 0, 60,
+        # 90, 120 and 180 degrees.
+        (
+            {**FALL, "decay": "cosine", "decay_end": 10},
+            {4: 5.0, 6: 4.0, 7: 3.0, 8: 2.0, 10: 1.0, 11: 1.0},
+        ),
+        (
+            {**RISE, "decay": "steps", "boundaries": (6, 8), "decay_factor": 0.5},
+            {3: 4.0, 4: 5.0, 5: 5.0, 6: 2.5, 7: 2.5, 8: 1.25, 9: 1.25},
+        ),
+        # A drop inside the warm-up shows behind it.
+        (
+            {**RISE, "decay": "steps", "boundaries": (1,), "decay_factor": 0.25},
+            {0: 1.0, 2: 3.0, 4: 1.25},
+        ),
+    ],
+)
+def test_the_rates_of_steps_are_those_worked_out_by_hand(settings, expected):
+    schedule = Schedule(**settings)
+    rates = {step: learning_rate(schedule, step) for step in expected}
+    assert rates == pytest.approx(expected, **EXACT)
 
 
 @st.composite

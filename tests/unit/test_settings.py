@@ -1,10 +1,16 @@
+"""Declarations of settings, and what their bounds allow and refuse."""
+
 import dataclasses
 import math
 
 import pytest
 
 from resnet.base import settings
-from resnet.base.settings import setting
+from resnet.base.errors import UserError
+from resnet.base.settings import declarations, setting
+from resnet.config.config import Config
+from resnet.config.recipes import imagenet
+from resnet.config.resolve import OVERRIDABLE, resolve
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,3 +72,42 @@ def test_values_are_checked_by_their_own_names():
         "ratio of it must be at least 0; got nan.",
     ]
     assert settings.problems_of(Base(size=None), "it") == []
+
+
+def resolved(**overrides) -> Config:
+    return resolve(imagenet.TPU_90EP_24K, overrides, 1_281_167, ("a", "b"))
+
+
+def refusal(**overrides) -> str:
+    with pytest.raises(UserError) as caught:
+        resolved(**overrides)
+    return str(caught.value)
+
+
+def test_what_is_beyond_the_bounds_of_a_setting_is_refused_by_its_flag():
+    for name, declaration in declarations(*OVERRIDABLE).items():
+        if declaration.bounds:
+            low, high = declaration.bounds
+            for value in (math.nan, math.inf, -math.inf, low - 1, 2 * high + 1):
+                flag = declaration.flag or name
+                assert f"--{flag} must be " in refusal(**{name: value})
+            for value in {low, min(high, 1e300)}:
+                assert settings.problems_of_value(value, "--it", declaration) == []
+        if declaration.names:
+            assert "must be one of " in refusal(**{name: "another"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("weight_decay", -1.0, "--weight_decay must be at least 0; got -1.0."),
+        ("ema_decay", 1.0, "--ema_decay must be in [0, 1); got 1.0."),
+        ("global_batch_size", 0, "--train_batch_size must be at least 1; got 0."),
+        ("image_size", 27, "--image_size must be in [28, 1024]; got 27."),
+        ("sync_mode", "ssp", "--sync_mode must be one of bsp, async; got ssp."),
+        ("checkpoint_every", "daily", "--checkpoint_every must be a number of steps"),
+        ("eval_every", "10minutes", "--eval_every must be a number of steps or epochs"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused_by_its_flag(name, value, sentence):
+    assert sentence in refusal(**{name: value})
