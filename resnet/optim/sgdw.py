@@ -10,7 +10,7 @@ that is added to the gradient, as in `momentum`, shrinks variables 1 / (1 - mome
 times as fast.
 
 Source: Loshchilov and Hutter 2017, arXiv:1711.05101, algorithm 1; mosaicml/composer,
-composer/optim/decoupled_weight_decay.py, DecoupledSGDW.
+composer/optim, DecoupledSGDW.
 """
 
 from collections.abc import Sequence

@@ -22,7 +22,6 @@ from resnet.watchdog.connections import TOKEN_VARIABLE
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface.
 _TRACEBACK_BYTES = 16_384  # A message of this size fits into a pipe or socket at once.
 _SHORT_CHARACTERS = 300  # As JSON, of up to 12 bytes each, within PIPE_BUF (4,096).
-_WATCHDOG_EXIT_SECONDS = 10.0
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _START = """
 import sys
@@ -140,7 +139,7 @@ class WatchdogClient:
         last = text.encode()[-_TRACEBACK_BYTES:].decode(errors="replace")
         self._send({"failed": last})
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_WATCHDOG_EXIT_SECONDS)
+            self._process.wait(10.0)
 
     def await_end(self) -> None:
         """Waits until the watchdog has ended; continues one that was stopped."""

@@ -70,8 +70,9 @@ class Watchdog:
         """Monitors the rank until it has ended."""
         while True:
             for key, _ in self._selector.select(self._interval):
-                if key.fileobj is self._listener:
-                    self._accept()
+                if self._listener and key.fileobj is self._listener:
+                    if channel := connections.accept(self._listener):
+                        self._selector.register(channel, selectors.EVENT_READ)
                 elif key.fileobj in self._selector.get_map():  # Not closed meanwhile.
                     self._receive(key.fileobj)  # type: ignore[arg-type]
             now = time.monotonic()
@@ -80,11 +81,6 @@ class Watchdog:
             if now - self._ticked_at >= self._interval:
                 self._ticked_at = now  # The job may be suspended within a tick, too.
                 self._tick(now)
-
-    def _accept(self) -> None:
-        assert self._listener is not None  # noqa: S101 - It has just had an event.
-        if channel := connections.accept(self._listener):
-            self._selector.register(channel, selectors.EVENT_READ)
 
     def _connect(self, attempts: Attempts) -> None:
         """Connects to the monitor, or warns if that has failed twice."""
@@ -108,16 +104,19 @@ class Watchdog:
         if messages is not None:
             return
         self._close(channel)
-        if channel is self._own_rank:
-            self._own_rank_has_ended()
+        if channel is self._own_rank:  # The rank has ended.
+            if self._kill_at is None and self._deregistered_at is None:
+                self._report_death(
+                    f"{self._me.name} has died while {self._me.status}:"
+                    f" {self._rank.reason_of_death}"
+                )
+            self._exit()
         elif channel is self._monitor:
             self._monitor = None
             self._monitor_is_lost("it was killed, or its host has crashed")
         elif channel.rank in self._peers:
-            gone = self._peers[channel.rank]
-            self._end_job(
-                f"the watchdog of {gone.name} was killed, or its host has crashed"
-            )
+            name = self._peers[channel.rank].name
+            self._end_job(f"the watchdog of {name} was killed, or its host has crashed")
 
     def _close(self, channel: Channel) -> None:
         self._selector.unregister(channel)
@@ -147,7 +146,7 @@ class Watchdog:
     def _deregister(self) -> None:
         """Disconnects; from now on, only the end of MPI and the process is awaited."""
         if self._rank.is_orphaned:
-            self._launcher_has_died(self._rank.reason_of_orphanhood)
+            self._launcher_has_died()
         for key in list(self._selector.get_map().values()):
             if key.fileobj is self._own_rank:
                 continue
@@ -195,7 +194,7 @@ class Watchdog:
 
     def _tick(self, now: float) -> None:
         self._rank.tick()
-        self._print_warnings(self._warnings.tick())
+        self._output.print_lines(self._warnings.tick())
         if self._deregistered_at is not None:
             self._watch_shutdown(now)
             return
@@ -208,7 +207,7 @@ class Watchdog:
         self._me.set_stopped(self._rank.is_stopped)
         self._me.heard_at = now
         if self._rank.has_outlived_launcher:
-            self._launcher_has_died(self._rank.reason_of_orphanhood)
+            self._launcher_has_died()
         elif self._rank.is_lost:
             self._own_rank_is_orphaned()
         if self._monitor:
@@ -221,27 +220,25 @@ class Watchdog:
             for watchdog in self._watchdogs:
                 watchdog.send({"alive": True})
             peers = list(self._peers.values())
-            unregistered = sorted(self._unregistered)
-            stall = find_stall(peers, unregistered, self._args.stall_seconds, now)
-            if stall:
-                self._end_job(stall)
+            self._end_if_stalled(peers, sorted(self._unregistered), now)
         elif self._attempts and not self._monitor_has_deregistered:
-            stall = find_stall([self._me], [], self._args.stall_seconds, now)
-            if stall:
-                self._end_job(stall)
-            elif self._is_abandoned(now):
+            same_activity = now - self._me.since
+            if self._end_if_stalled([self._me], [], now):
+                return
+            if self._has_reported_orphan and same_activity > self._args.stall_seconds:
+                # The rank may wait for others forever, in an activity that isn't timed.
                 self._monitor_is_lost("rank 0 has ended, as the launcher has")
             else:
                 self._connect(self._attempts)
                 self._ticked_at = time.monotonic()  # Connecting may have taken long.
 
-    def _is_abandoned(self, now: float) -> bool:
-        """Returns whether nobody can end the rank but this watchdog: no other remains.
-
-        The rank may wait for others forever, in an activity that isn't timed.
-        """
-        same_activity = now - self._me.since
-        return self._has_reported_orphan and same_activity > self._args.stall_seconds
+    def _end_if_stalled(
+        self, peers: list[Peer], unregistered: list[int], now: float
+    ) -> bool:
+        stall = find_stall(peers, unregistered, self._args.stall_seconds, now)
+        if stall:
+            self._end_job(stall)
+        return stall is not None
 
     def _watch_shutdown(self, now: float) -> None:
         """Kills a rank that is done, but whose MPI_Finalize waits for other ranks."""
@@ -266,15 +263,6 @@ class Watchdog:
             peer.heard_at = peer.since = now
             peer.stopped_since = None
 
-    def _own_rank_has_ended(self) -> None:
-        """Ends the job, unless the rank had deregistered or the job is ending."""
-        if self._kill_at is None and self._deregistered_at is None:
-            self._report_death(
-                f"{self._me.name} has died while {self._me.status}:"
-                f" {self._rank.reason_of_death}"
-            )
-        self._exit()
-
     def _own_rank_is_orphaned(self) -> None:
         """Ends the job after the launcher's process on this host has died."""
         self._rank.kill()
@@ -283,11 +271,12 @@ class Watchdog:
         )
         self._exit()
 
-    def _launcher_has_died(self, reason: str) -> None:
+    def _launcher_has_died(self, reason: str = "") -> None:
         """Reports once why the ranks that have outlived their launcher save and end."""
         if self._has_reported_orphan:
             return
         self._has_reported_orphan = True
+        reason = reason or self._rank.reason_of_orphanhood
         if self._monitor:
             self._monitor.send({"orphaned": reason})
             return
@@ -330,8 +319,7 @@ class Watchdog:
     def _end_job(self, text: str, kill: bool = True) -> None:
         """Prints why the job ends, and ends it; does nothing if it is ending already.
 
-        Args:
-            kill: Whether each watchdog kills its rank; if not, a rank ends the job.
+        Each watchdog kills its rank, or a rank ends the job.
         """
         if self._kill_at is not None:
             return
@@ -364,44 +352,32 @@ class Watchdog:
         self._rank.kill()
         self._exit()
 
-    def _print_warnings(self, lines: list[str]) -> None:
-        if lines:
-            self._output.print("\n".join(lines))
-
     def _exit(self) -> None:
         """Removes what the rank left behind, and exits when everything is printed."""
-        self._print_warnings(self._warnings.take_all())
+        self._output.print_lines(self._warnings.take_all())
         self._rank.remove_leftovers()
         self._output.finish()
         sys.exit(0)
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Returns the arguments of `client`, and the secret of the job as `token`."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--num_ranks", type=int, required=True)
-    parser.add_argument("--host", required=True)
-    parser.add_argument("--pid", type=int, required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--outlives_launcher", action="store_true")
-    parser.add_argument("--stall_seconds", type=float, required=True)
-    parser.add_argument("--model_dir")
-    parser.add_argument("--scratch_dir")
-    parser.add_argument("--shared_memory", nargs="*", default=[])
-    args = parser.parse_args()
-    args.token = os.environ.pop(TOKEN_VARIABLE)
-    return args
-
-
 def main() -> None:
-    """Runs the watchdog of the rank that the arguments name."""
+    """Runs the watchdog of the rank that the arguments of `client` name."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # One per rank.
     # The rank handles signals; the watchdog exits when its rank has ended.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    args = parse_arguments()
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("rank", "num_ranks", "pid", "parent"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--stall_seconds", type=float, required=True)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--outlives_launcher", action="store_true")
+    parser.add_argument("--model_dir")
+    parser.add_argument("--scratch_dir")
+    parser.add_argument("--shared_memory", nargs="*", default=[])
+    args = parser.parse_args()
+    args.token = os.environ.pop(TOKEN_VARIABLE)  # The secret of the job.
     # Holds mpirun's pipes: if it stayed stopped after its rank, mpirun would never end.
     proc.send_signal_at_parents_end(signal.SIGCONT, args.pid)
     Watchdog(args).run()

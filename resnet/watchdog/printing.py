@@ -4,7 +4,6 @@ import contextlib
 import os
 import sys
 import threading
-from dataclasses import dataclass, field
 
 from resnet.base.text import first_of
 
@@ -29,6 +28,11 @@ class Output:
         thread.join(_SECONDS)
         self._threads.append(thread)
 
+    def print_lines(self, lines: list[str]) -> None:
+        """Prints lines, if there are any."""
+        if lines:
+            self.print("\n".join(lines))
+
     def finish(self) -> None:
         """Waits until all texts are printed, or the output is closed."""
         for thread in self._threads:
@@ -42,13 +46,6 @@ def _write(text: str) -> None:
             data = data[os.write(sys.stderr.fileno(), data) :]
 
 
-@dataclass
-class _Waiting:
-    level: str
-    ranks: list[str] = field(default_factory=list)
-    num_ticks: int = 0
-
-
 class RankWarnings:
     """Collects warnings until those of other ranks with the same text have arrived.
 
@@ -57,12 +54,13 @@ class RankWarnings:
 
     def __init__(self) -> None:
         self._known: set[str] = set()
-        self._waiting: dict[str, _Waiting] = {}
+        self._due: list[str] = []  # Texts that have waited for a tick.
+        self._waiting: dict[str, tuple[str, list[str]]] = {}  # Levels and ranks.
 
     def add(self, level: str, text: str, rank: str) -> None:
         """Adds a warning of a rank other than 0, such as "rank 1 on node7"."""
         if text not in self._known:
-            ranks = self._waiting.setdefault(text, _Waiting(level)).ranks
+            _, ranks = self._waiting.setdefault(text, (level, []))
             if rank not in ranks:
                 ranks.append(rank)
 
@@ -77,10 +75,9 @@ class RankWarnings:
         A warning is due at the second call, since the same warning of another rank may
         be on its way at the first one.
         """
-        due = [text for text, waiting in self._waiting.items() if waiting.num_ticks]
-        for waiting in self._waiting.values():
-            waiting.num_ticks += 1
-        return self._take(due)
+        lines = self._take([text for text in self._due if text in self._waiting])
+        self._due = list(self._waiting)
+        return lines
 
     def take_all(self) -> list[str]:
         """Returns the lines of all warnings that have not been printed yet."""
@@ -90,8 +87,8 @@ class RankWarnings:
         taken = {text: self._waiting.pop(text) for text in texts}
         self._known.update(texts)
         lines = [
-            f"{warning.level}: {first_of(warning.ranks)}: {text}"
-            for text, warning in taken.items()
+            f"{level}: {first_of(ranks)}: {text}"
+            for text, (level, ranks) in taken.items()
         ]
         num_left = len(lines) - _MAX_LINES
         if num_left > 0:

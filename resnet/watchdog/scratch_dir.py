@@ -5,11 +5,13 @@ exits regularly. Those of a rank that is killed are removed by its watchdog.
 """
 
 import atexit
+import contextlib
 import functools
 import os
 import secrets
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from resnet.base.errors import UserError
@@ -24,12 +26,8 @@ def path() -> Path:
     Raises:
         UserError: If there is no folder for temporary files.
     """
-    try:
+    with _naming_folder():
         parent = os.path.abspath(tempfile.gettempdir())
-    except FileNotFoundError as error:
-        raise UserError(
-            f"a folder for temporary files is needed: {error}. Set TMPDIR to one."
-        ) from error
     return Path(parent, f"resnet-cpu-{secrets.token_hex(8)}")
 
 
@@ -40,12 +38,18 @@ def make() -> None:
         UserError: If it can't be created.
     """
     folder = path()
-    try:
+    with _naming_folder():
         folder.mkdir(mode=0o700)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+
+
+@contextlib.contextmanager
+def _naming_folder() -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(
             f"a folder for temporary files is needed: {error}. Set TMPDIR to one that"
             " can be written to."
         ) from error
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)

@@ -20,9 +20,8 @@ Call = Callable[[Communicator, ProcessInfo], Any]
 class World:
     """What stands for MPI's `COMM_WORLD`: one object for each rank.
 
-    Attributes:
-        received_bytes: What this rank has received from others, as a tree of messages
-            would bring it: the result of a reduction once.
+    `received_bytes` are those that this rank has received from others, as a tree of
+    messages would bring them: the result of a reduction once.
     """
 
     def __init__(
@@ -36,11 +35,14 @@ class World:
         self._rank, self._values = rank, values
         self._turn, self._barrier = turn, barrier
 
-    def _exchange(self, value: Any) -> list[Any]:
+    def _exchange(self, value: Any, receives: bool = False) -> list[Any]:
         self._values[self._rank] = value
         self._wait_for_others()
         values = list(self._values)
         self._wait_for_others()
+        if receives:
+            others = values[: self._rank] + values[self._rank + 1 :]
+            self.received_bytes += sum(len(pickle.dumps(other)) for other in others)
         return values
 
     def _wait_for_others(self) -> None:
@@ -50,37 +52,23 @@ class World:
         finally:
             self._turn.acquire()
 
-    def _receive(self, values: list[Any], but: int) -> None:
-        others = values[:but] + values[but + 1 :]
-        self.received_bytes += sum(len(pickle.dumps(value)) for value in others)
-
     def allgather(self, value: Any) -> list[Any]:
-        values = self._exchange(value)
-        self._receive(values, self._rank)
-        return values
+        return self._exchange(value, receives=True)
 
     def gather(self, value: Any, root: int) -> list[Any] | None:
-        values = self._exchange(value)
-        if self._rank != root:
-            return None
-        self._receive(values, root)
-        return values
+        values = self._exchange(value, receives=self._rank == root)
+        return values if self._rank == root else None
 
     def bcast(self, value: Any, root: int) -> Any:
         value = self._exchange(value)[root]
         if self._rank != root:
-            self._receive([value], 1)
+            self.received_bytes += len(pickle.dumps(value))
         return value
 
     def Allreduce(self, own: Any, result: Any, op: Any = np.add) -> None:
         values = self._exchange(own.copy())
         result[...] = op.reduce(values)
         self.received_bytes += result.nbytes
-
-    def Alltoall(self, parts: Any, received: Any) -> None:
-        values = self._exchange(parts)
-        received[...] = [rows[self._rank] for rows in values]
-        self.received_bytes += received.nbytes - received[self._rank].nbytes
 
 
 def on_all_ranks(call: Call, num_ranks: int) -> tuple[list[Any], list[int]]:

@@ -95,11 +95,11 @@ def test_a_rank_that_could_hang_dies_with_its_launcher(start, tmp_path, state):
 
 
 def test_a_rank_that_computes_dies_with_its_launcher_after_a_keystroke(start):
-    stand_in, rank = start("computing")
-    time.sleep(0.5)
-    stand_in.send_signal(signal.SIGINT)
-    time.sleep(0.5)
-    stand_in.kill()
+    wrapper, rank = start("computing")
+    time.sleep(0.2)
+    wrapper.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    wrapper.kill()
     wait_until(lambda: proc.parent_of(rank) is None)
 
 
@@ -112,7 +112,7 @@ def test_signals_and_the_exit_code_are_passed_on(start, tmp_path, number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_stand_in_ends_by_the_signal_that_ended_its_rank(start, number):
+def test_a_wrapper_ends_by_the_signal_that_ended_its_rank(start, number):
     wrapper, rank = start("watched")
     comm = Path(f"/proc/{wrapper.pid}/comm")
     wait_until(lambda: comm.read_text().strip() == launcher_death.WRAPPER_NAME)

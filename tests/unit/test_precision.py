@@ -66,28 +66,21 @@ class Ranks:
 
 
 @pytest.mark.parametrize(
-    ("float32", "bf16", "chosen"),
-    [(3.0, 1.0, "bf16"), (1.0, 3.0, "float32"), (1.0, 1.0, "float32")],
+    ("bf16", "widened", "is_taken", "chosen"),
+    [
+        *((0.2, 9.0, False, "bf16"), (1.0, 9.0, False, "float32")),
+        # Widened where that is clearly faster.
+        *((1.0, 0.9, False, "float32"), (1.0, 0.7, True, "float32")),
+        *((1.0, 0.4, True, "bf16"), (0.5, 9.0, False, "float32")),
+    ],
 )
-def test_auto_takes_the_faster_one(measure, logged, float32, bf16, chosen):
-    measure(float32, bf16)
-    assert precision.choose("auto", ALONE) == chosen
-    assert len(logged) == 1
-    assert logged[0].startswith(f"info: precision {chosen}")
-
-
-@pytest.mark.parametrize(
-    ("widened", "is_taken", "chosen"),
-    [(0.9, False, "float32"), (0.7, True, "float32"), (0.4, True, "bf16")],
-)
-def test_bf16_is_widened_where_that_is_clearly_faster(
-    measure, logged, widened, is_taken, chosen
-):
-    is_widened = measure(float32=0.5, bf16=1.0, widened=widened)
+def test_auto_takes_the_faster_one(measure, logged, bf16, widened, is_taken, chosen):
+    is_widened = measure(float32=0.5, bf16=bf16, widened=widened)
     assert precision.choose("auto", ALONE) == chosen
     assert is_widened() == is_taken
     said = f"info: bf16 is multiplied as float32, {1 / widened:.2f} times"
     assert logged[0].startswith(said) == is_taken
+    assert logged[-1].startswith(f"info: precision {chosen}")
 
 
 def test_float32_is_not_measured(monkeypatch, logged):

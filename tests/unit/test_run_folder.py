@@ -55,14 +55,9 @@ def test_a_run_that_has_ended_is_not_started_again_without_its_checkpoints(logge
     with pytest.raises(UserError, match="has ended after step 10; there are none"):
         run_folder.set_aside_unsaved(logged)
     assert names_in(logged) == before
-
-
-def test_the_logs_of_a_run_with_a_checkpoint_stay(logged):
     of_step(logged, 10).mkdir(parents=True)
-    history.append(logged, "end", step=10, reason="the training is done")
-    before = names_in(logged)
-    run_folder.set_aside_unsaved(logged)
-    assert names_in(logged) == before
+    run_folder.set_aside_unsaved(logged)  # Nothing is set aside beside a checkpoint.
+    assert names_in(logged) == {*before, "checkpoints"}
 
 
 def test_a_saved_run_continues_with_what_it_measured_and_refuses_other_settings(
@@ -83,9 +78,12 @@ def test_a_saved_run_continues_with_what_it_measured_and_refuses_other_settings(
 
 
 def test_a_folder_is_created_with_its_parents(tmp_path):
-    run_folder.make(str(tmp_path / "a" / "model"))
-    assert os.listdir(tmp_path / "a" / "model") == []
-    run_folder.make(str(tmp_path / "a" / "model"))
+    folder = tmp_path / "a" / "model"
+    run_folder.make(str(folder))
+    assert os.listdir(folder) == []
+    (tmp_path / "large disk").mkdir()
+    (folder / "checkpoints").symlink_to(tmp_path / "large disk")
+    run_folder.make(str(folder))
 
 
 @pytest.mark.parametrize(
@@ -102,12 +100,6 @@ def test_checkpoints_that_cannot_be_a_folder_are_refused(tmp_path, place, reason
     place(tmp_path / "checkpoints")
     with pytest.raises(UserError, match=f"checkpoints, in which .*: {reason}"):
         run_folder.make(str(tmp_path))
-
-
-def test_a_link_to_a_folder_of_checkpoints_is_one(tmp_path):
-    (tmp_path / "large disk").mkdir()
-    (tmp_path / "checkpoints").symlink_to("large disk")
-    run_folder.make(str(tmp_path))
 
 
 def test_a_name_that_tensorflow_cannot_write_is_refused(tmp_path):

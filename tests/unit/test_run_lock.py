@@ -49,13 +49,9 @@ def test_one_job_at_a_time_holds_the_lock_until_it_ends_however_it_ends(
 
 
 def test_only_what_a_killed_job_has_half_written_goes_and_the_released_lock(tmp_path):
-    half_written = (
-        ".config.json.01234567.partial",
-        ".metrics.jsonl.01234567.partial",
-        ".diverged-step-00000007.json.01234567.partial",
-    )
+    names = ("config.json", "metrics.jsonl", "diverged-step-00000007.json")
     others = [".eval.json.01234567.partial", "config.json", "metrics.jsonl"]
-    for name in (*half_written, *others):
+    for name in (*others, *(f".{name}.01234567.partial" for name in names)):
         (tmp_path / name).touch()
     lock = RunLock(tmp_path)
     assert str(os.getpid()) in (tmp_path / FILE).read_text()
@@ -119,10 +115,16 @@ def test_a_folder_that_was_moved_is_refused_and_its_new_place_named(
         other.release()
 
 
-def test_a_lock_whose_file_was_removed_is_taken_again(tmp_path, caplog):
+@pytest.mark.parametrize("is_stale", [False, True])
+def test_a_lock_whose_file_was_removed_is_taken_again(
+    tmp_path, monkeypatch, caplog, is_stale
+):
     lock = RunLock(tmp_path)
     (tmp_path / FILE).unlink()
-    lock.require()
+    with monkeypatch.context() as patched:
+        if is_stale:
+            fail_for(patched, lock._descriptor, errno.ESTALE)
+        lock.require()
     assert "is locked again" in caplog.text
     with pytest.raises(Locked):
         RunLock(tmp_path)
@@ -144,18 +146,6 @@ def fail_for(monkeypatch, descriptor: int, number: int) -> None:
         return fstat(opened)
 
     monkeypatch.setattr(os, "fstat", fail)
-
-
-def test_a_lock_whose_file_is_stale_is_taken_again(tmp_path, monkeypatch, caplog):
-    lock = RunLock(tmp_path)
-    (tmp_path / FILE).unlink()
-    fail_for(monkeypatch, lock._descriptor, errno.ESTALE)
-    lock.require()
-    assert "is locked again" in caplog.text
-    monkeypatch.undo()
-    with pytest.raises(Locked):
-        RunLock(tmp_path)
-    lock.release()
 
 
 @pytest.mark.parametrize("is_stale", [False, True])

@@ -1,9 +1,13 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+
+from resnet.base.errors import UserError
+from resnet.watchdog import scratch_dir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 USE = """
@@ -40,19 +44,8 @@ def test_temporary_files_go_with_the_process(tmp_path, end, is_relative):
     assert os.listdir(parent) == []
 
 
-def test_no_folder_at_all_is_a_sentence(tmp_path):
-    refused = """
-import tempfile
-from resnet.base.errors import UserError
-tempfile._candidate_tempdir_list = lambda: ["/proc"]
-from resnet.watchdog import scratch_dir
-try:
-    scratch_dir.make()
-except UserError as error:
-    print(error)
-"""
-    job = subprocess.run(
-        [sys.executable, "-c", refused], capture_output=True, text=True, cwd=REPOSITORY
-    )
-    assert job.stdout.startswith("a folder for temporary files is needed: ")
-    assert job.stdout.endswith("Set TMPDIR to one.\n")
+def test_no_folder_at_all_is_a_sentence(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
+    with pytest.raises(UserError, match=r"temporary files is needed: .* Set TMPDIR to"):
+        scratch_dir.path.__wrapped__()

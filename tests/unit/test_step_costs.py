@@ -1,26 +1,16 @@
 """What the steps between two log lines cost, by a clock that the tests advance."""
 
-import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-import tensorflow as tf
 from absl import logging
 
-from data_prep.records import manifest
-from resnet.config.config import save_config
-from resnet.data import record_files
-from resnet.data.input_pipeline import Batch, Reading
-from resnet.data.record_files import ExampleShard
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
 from resnet.hardware.placement import ProcessInfo
-from resnet.metrics import jsonl, step_costs
+from resnet.metrics import step_costs
 from resnet.metrics.step_costs import StepCosts
-from resnet.runtime.job import Run
-from resnet.training import loop
-from tests.unit.jobs import job
 
 ALONE = Communicator(ProcessInfo())
 
@@ -169,40 +159,3 @@ def test_dense_messages_are_told_once_by_rank_0(rank, step, logged):
         step(costs, 0, 1, num_dense=num_dense)
     assert len(logged) == (rank == 0)
     assert all("of 2 compressed vector(s) are sent dense" in text for text in logged)
-
-
-@pytest.mark.parametrize("slow", [False, True])
-def test_a_training_says_that_it_waits_for_its_input(
-    slow, make_config, monkeypatch, numbered_set, tmp_path, logged
-):
-    def input_of(reading: Reading, start_step: int) -> Iterator[Batch]:
-        numbers = tf.range(reading.local_batch_size)
-        images = tf.ones((reading.local_batch_size, 32, 32, 3))
-        batch = Batch(images, numbers % 4, numbers, numbers >= 0, tf.ones([4]))
-        while True:
-            if slow:
-                time.sleep(0.5)
-            yield batch
-
-    monkeypatch.setattr(loop.batches, "train_batches", input_of)
-    config = make_config(
-        13,
-        "abcd",
-        global_batch_size=4,
-        train_steps=4,
-        log_step_count_steps=2,
-        checkpoint_every="4",
-        model_dir=str(tmp_path),
-    )
-    save_config(config)
-    records = record_files.open_split(
-        manifest.load(str(numbered_set), "train"), "train"
-    )
-    run = Run(config, ExampleShard(records, 0, 1, 13))
-    loop.train_and_evaluate(run, job())
-    lines = jsonl.read(tmp_path / jsonl.FILE)
-    shares = [line["input_wait_share"] for line in lines]
-    assert [line["step"] for line in lines] == [2, 4]
-    # Behind its batch a step takes some 0.1 s here, and may take 1 s elsewhere.
-    assert all(share > 0.3 if slow else share < 0.05 for share in shares)
-    assert sum("waited for its input" in text for text in logged) == slow

@@ -2,7 +2,8 @@ import json
 import math
 import pathlib
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,6 +98,22 @@ def test_lines_are_written_when_they_are_due_and_the_graph_is_made_once(
     each = [line["loss"] for line in expected]
     means = [sum(each[:4]) / 4, sum(each[4:]) / 2]
     assert [line["loss"] for line in found] == pytest.approx(means, rel=1e-5)
+
+
+def test_a_training_says_that_it_waits_for_its_input(
+    run, tmp_path, monkeypatch, caplog
+):
+    def slowly(*arguments: Any) -> Iterator[Any]:
+        for batch in read(*arguments):
+            time.sleep(0.3)
+            yield batch
+
+    read = loop.batches.train_batches
+    monkeypatch.setattr(loop.batches, "train_batches", slowly)
+    run(tmp_path, train_steps=3, model=smallest.NETWORK, log_step_count_steps=3)
+    (line,) = lines(tmp_path, "train")
+    assert line["input_wait_share"] > 0.3  # A step takes some ms, up to 0.5 s here.
+    assert caplog.text.count("waited for its input") == 1
 
 
 def test_lines_are_synced_before_a_checkpoint(run, tmp_path, monkeypatch):

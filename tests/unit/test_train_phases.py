@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from data_prep.records import manifest
-from resnet.checkpoint import retention, tensors
+from resnet.checkpoint import integrity, retention, tensors
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.config import phases
 from resnet.config.config import Config, save_config
@@ -60,9 +61,16 @@ RECIPE = Recipe(
     ema_decay=0.5,
 )
 
+KEEPING = dataclasses.replace(
+    RECIPE,
+    phases=(
+        RECIPE.phases[0],
+        dataclasses.replace(RECIPE.phases[1], reset_momentum=False),
+    ),
+)
 # Random choices, LARS and clipping at once, in images of two sizes.
 FULL = dataclasses.replace(
-    RECIPE,
+    KEEPING,
     phases=(
         dataclasses.replace(
             RECIPE.phases[0],
@@ -71,9 +79,7 @@ FULL = dataclasses.replace(
             mixup=0.3,
             random_augment=5.0,
         ),
-        dataclasses.replace(
-            RECIPE.phases[1], reset_momentum=False, image_size=48, cutmix=1.0
-        ),
+        dataclasses.replace(KEEPING.phases[1], image_size=48, cutmix=1.0),
     ),
     optimizer="lars",
     clip_norm=1.0,
@@ -194,29 +200,30 @@ def phase_ends(model_dir) -> dict[int, str]:
     return retention.phase_ends(retention.list_saved(model_dir))
 
 
-def test_the_end_of_each_phase_is_kept_beside_the_newest(whole):
+def test_the_end_of_each_phase_is_kept_and_each_has_its_own_rates(whole, steps_made):
     assert saved_steps(whole) == [3, 6]
-    assert phase_ends(whole) == {
-        3: "first",
-        6: "second",
-    }
-
-
-def test_each_phase_has_its_own_rates(whole):
+    assert phase_ends(whole) == {3: "first", 6: "second"}
     # Up from 0.02 to 0.05 in one step, then down by a half each; then always 0.03.
     expected = {1: 0.02, 2: 0.05, 3: 0.025, 4: 0.03, 5: 0.03, 6: 0.03}
     assert rates_in(whole) == pytest.approx(expected, rel=1e-6)
+    # Each has a step of its own, made once.
+    assert [phase.name for phase, _ in steps_made] == ["first", "second"]
+    counts = [step._step.experimental_get_tracing_count() for _, step in steps_made]
+    assert counts == [1, 1]
 
 
-def test_a_run_that_mixes_accumulates_and_compresses_resumes_bit_for_bit(run, tmp_path):
+def test_a_run_that_mixes_accumulates_and_compresses_resumes_bit_for_bit(
+    run, tmp_path, monkeypatch
+):
+    # Otherwise only the newest checkpoint has the residuals.
+    monkeypatch.setattr(integrity, "drop_rank_files", lambda folder: None)
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    saved = {"checkpoint_every": "4", "keep_checkpoints": 9, "accumulation_steps": 3}
-    saved |= {"compress": "layerwise", "method": "topk", "ratio": 0.05}
-    saved["error_feedback"] = True
-    run(whole, FULL, **saved)
-    run(resumed, FULL, **saved, stop_after_steps=4)
-    run(resumed, FULL, **saved)
-    assert [line["step"] for line in jsonl.read(resumed / jsonl.FILE)][-2:] == [5, 6]
+    settings = {"checkpoint_every": "4", "accumulation_steps": 3, "ratio": 0.05}
+    settings |= {"compress": "layerwise", "method": "topk", "error_feedback": True}
+    run(whole, FULL, keep_checkpoints=9, **settings)
+    shutil.copytree(of_step(whole, 4), of_step(resumed, 4))
+    run(resumed, FULL, keep_checkpoints=9, **settings)
+    assert [line["step"] for line in jsonl.read(resumed / jsonl.FILE)] == [5, 6]
     assert_same(resumed, whole, 6, ("model/", "velocity/", "ema/"))
     left, expected = (
         tensors.load_rank(of_step(folder, 6), 0, 1) for folder in (resumed, whole)
@@ -229,36 +236,35 @@ def test_a_run_that_mixes_accumulates_and_compresses_resumes_bit_for_bit(run, tm
 def test_adamw_resumes_bit_for_bit(run, tmp_path):
     """Also where variables are frozen in the first phase."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    first, second = RECIPE.phases
-    frozen = dataclasses.replace(first, layer_rates="classifier:0")
+    frozen = dataclasses.replace(RECIPE.phases[0], layer_rates="classifier:0")
     recipe = dataclasses.replace(
-        RECIPE,
-        phases=(frozen, dataclasses.replace(second, reset_momentum=False)),
+        KEEPING,
+        phases=(frozen, KEEPING.phases[1]),
         optimizer="adamw",
         learning_rate_in_velocity=False,
     )
     run(whole, recipe, checkpoint_every="2", keep_checkpoints=9)
-    for last in (2, 4, 6):
-        run(resumed, recipe, stop_after_steps=last)
+    shutil.copytree(of_step(whole, 2), of_step(resumed, 2))
+    run(resumed, recipe)
     stored = ("model/", "velocity/", "square/", "adam/", "ema/")
     assert_same(resumed, whole, 6, stored)
 
 
 def test_a_run_that_is_preempted_in_each_phase_resumes_bit_for_bit(
-    run, whole, tmp_path
+    run, whole, tmp_path, caplog
 ):
+    caplog.set_level("INFO")
     done = 0
     for step in (2, 5):
         with pytest.raises(Preempted, match=f"stopped after step {step}"):
             run(tmp_path, leave_after=step - done)
         assert saved_steps(tmp_path)[-1] == step
         done = step
+    run(tmp_path, stop_after_steps=5)  # There is nothing left to do.
+    assert "The training stops after --stop_after_steps=5; without" in caplog.text
     run(tmp_path)
     assert_same(tmp_path, whole, 6, ("model/", "velocity/", "ema/"))
-    assert phase_ends(tmp_path) == {
-        3: "first",
-        6: "second",
-    }
+    assert phase_ends(tmp_path) == {3: "first", 6: "second"}
     lines, expected = (
         [
             (line["step"], line["loss"], line["learning_rate"])
@@ -269,32 +275,13 @@ def test_a_run_that_is_preempted_in_each_phase_resumes_bit_for_bit(
     assert lines == expected
 
 
-def test_a_trial_of_the_first_steps_resumes_bit_for_bit(run, whole, tmp_path, caplog):
-    caplog.set_level("INFO")
-    # At the end of the first phase.
-    run(tmp_path, stop_after_steps=3, log_step_count_steps=10)
-    assert saved_steps(tmp_path) == [3]
-    assert list(rates_in(tmp_path)) == [3]
-    assert "The training stops after --stop_after_steps=3; without" in caplog.text
-    run(tmp_path, stop_after_steps=3)  # There is nothing left to do.
-    assert saved_steps(tmp_path) == [3]
-    run(tmp_path)
-    assert_same(tmp_path, whole, 6, ("model/", "velocity/", "ema/"))
-
-
 @pytest.mark.parametrize("fresh", [True, False])
 def test_a_fresh_phase_is_a_run_that_begins_with_weights_only(
     run, whole, tmp_path, fresh
 ):
-    first, second = RECIPE.phases
-    second = dataclasses.replace(second, reset_momentum=fresh)
-    recipe = dataclasses.replace(RECIPE, phases=(first, second))
-    run(
-        tmp_path,
-        recipe,
-        first_phase="second",
-        initial_weights=str(of_step(whole, 3)),
-    )
+    recipe = RECIPE if fresh else KEEPING
+    weights = str(of_step(whole, 3))
+    run(tmp_path, recipe, first_phase="second", initial_weights=weights)
     assert list(rates_in(tmp_path)) == [4, 5, 6]
     assert phase_ends(tmp_path) == {6: "second"}
     # Velocities that aren't forgotten are nothing new where there are none yet.
@@ -302,9 +289,7 @@ def test_a_fresh_phase_is_a_run_that_begins_with_weights_only(
 
 
 def test_a_phase_without_a_reset_keeps_its_velocities(run, whole, tmp_path):
-    first, second = RECIPE.phases
-    second = dataclasses.replace(second, reset_momentum=False)
-    run(tmp_path, dataclasses.replace(RECIPE, phases=(first, second)))
+    run(tmp_path, KEEPING)
     assert_same(tmp_path, whole, 3, ("model/", "velocity/", "ema/"))
     with pytest.raises(AssertionError):
         assert_same(tmp_path, whole, 6, ("velocity/",))
@@ -320,13 +305,3 @@ def test_dgc_that_sends_all_values_is_momentum_also_where_it_is_reset(
             np.testing.assert_allclose(found[name], expected[name], atol=1e-5)
     own = tensors.load_rank(of_step(tmp_path, 6), 0, 1)
     assert np.any(own["velocity/classifier/kernel"])
-
-
-@pytest.mark.usefixtures("whole")
-def test_each_phase_has_a_step_of_its_own_made_once(steps_made):
-    assert [
-        (phase.name, phase.weight_decay, phase.label_smoothing)
-        for phase, _ in steps_made
-    ] == [("first", 0.01, 0.0), ("second", 0.1, 0.1)]
-    counts = [step._step.experimental_get_tracing_count() for _, step in steps_made]
-    assert counts == [1, 1]

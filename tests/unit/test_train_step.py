@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from resnet.config.config import Config
 from resnet.config.phases import StepSettings
-from resnet.exchange.gradients import nan_unless_finite
+from resnet.optim import losses
 from resnet.optim.train_state import TrainState
 from tests.unit.changed_settings import changed
 from tests.unit.one_step import (
@@ -38,179 +38,84 @@ def decays(name: str) -> bool:
     return not name.endswith(("/gamma", "/beta"))
 
 
+def assert_close(new: np.ndarray, old: np.ndarray, change: np.ndarray) -> None:
+    """To a thousandth of the largest change: the same sums in another order."""
+    atol = 1e-3 * abs(change).max() + 2e-7 * abs(old).max()
+    np.testing.assert_allclose(new - old, change, rtol=0, atol=atol)
+
+
 def assert_changes(
     state: TrainState, before: list[np.ndarray], changes: list[np.ndarray]
 ) -> None:
-    """Checks by how much each trainable variable has changed.
-
-    To a thousandth of the largest change of each variable: the same sums in another
-    order, through all layers.
-    """
-    for name, variable, old, change in zip(
-        state.names, state.trainable_variables, before, changes, strict=True
-    ):
-        np.testing.assert_allclose(
-            variable.numpy() - old,
-            change,
-            rtol=1e-3,
-            atol=1e-3 * abs(change).max() + 1e-7,
-            err_msg=name,
-        )
+    """Checks by how much each trainable variable has changed."""
+    after = values_of(state.trainable_variables)
+    for new, old, change in zip(after, before, changes, strict=True):
+        assert_close(new, old, change)
 
 
-@pytest.mark.parametrize("model", ["resnet9", "resnet8"])
-def test_one_step_is_that_of_the_formula(config, model):
-    state = TrainState(changed(config, model=model))
+def test_one_step_is_that_of_the_formula(state):
     before = values_of(state.trainable_variables)
     averages = values_of(state.batch_norm_averages)
     loss, gradients = gradients_of(state, batch())
     outcome = step_of(state)(batch(), SETTINGS, stop_requested=True)
     assert outcome.local_loss == pytest.approx(loss, rel=1e-5)
     assert outcome.loss == outcome.local_loss
-    assert outcome.stop_requested
-    assert not outcome.save_requested
-    changes = []
-    for name, old, total in zip(state.names, before, gradients, strict=True):
-        if name.rpartition("/")[2] not in ("gamma", "beta"):
-            total = total + 0.01 * old
-        changes.append(-0.1 * (1 + 0.9) * total)  # The velocity is the gradient.
-    assert_changes(state, before, changes)
-    moved = values_of(state.batch_norm_averages)
-    assert all(
-        not np.array_equal(new, old) for new, old in zip(moved, averages, strict=True)
-    )
-
-
-def test_a_phase_has_its_own_momentum_and_weight_decay(state):
-    before = values_of(state.trainable_variables)
-    _, gradients = gradients_of(state, batch())
-    phase = dataclasses.replace(state.config.phases[0], momentum=0.5, weight_decay=0.5)
-    settings = StepSettings(0.1, 0.5, 0.5, 0.5)
-    step_of_phase(state, phase)(batch(), settings)
+    assert (outcome.stop_requested, outcome.save_requested) == (True, False)
     changes = [
-        -0.1 * (1 + 0.5) * (gradient + 0.5 * old * decays(name))
+        # The velocity is the gradient.
+        -0.1 * (1 + 0.9) * (gradient + 0.01 * old * decays(name))
         for name, old, gradient in zip(state.names, before, gradients, strict=True)
     ]
     assert_changes(state, before, changes)
+    for new, old in zip(values_of(state.batch_norm_averages), averages, strict=True):
+        assert not np.array_equal(new, old)
 
 
-def test_nesterov_looks_ahead_by_the_phases_momentum_whatever_the_velocity_is_times(
-    state,
+@pytest.mark.parametrize(
+    "changes", [{"label_smoothing": 0.25}, {"mixup": 0.2}, {"cutmix": 0.2}], ids=str
+)
+def test_a_phase_has_its_own_loss(state, changes):
+    own = np.array([0.75, 0.5, 1.0, 0.25] * 2, np.float32)
+    mixed = batch()._replace(mix_weight=tf.constant(own))
+    classifier = state.trainable_variables[state.names.index("classifier/kernel")]
+    classifier.assign(np.random.default_rng(0).normal(size=classifier.shape))
+    logits = state.model(mixed.images, training=False)
+    phase = dataclasses.replace(state.config.phases[0], **changes)
+    outcome = step_of_phase(state, phase, freeze_batch_norm=True)(mixed, SETTINGS)
+    examples = losses.of_examples(logits, mixed.labels, phase, mixed.mix_weight)
+    plain = losses.cross_entropy(logits, mixed.labels, 0.0)
+    expected = np.mean(examples)
+    assert abs(expected - np.mean(plain)) > 1e-3
+    assert outcome.loss == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "num_parts", "part"),
+    [("resnet9", 1, 0), ("resnet8", 2, 0), ("mlp", 2, 1)],
+)
+def test_one_pixel_that_is_no_number_makes_the_loss_none(
+    config, model, num_parts, part
 ):
-    step = step_of(state)
-    velocities = [0.0] * len(state.names)
-    for momentum in (0.9, 0.45):  # As where a corrected rate has doubled.
-        before = values_of(state.trainable_variables)
-        _, gradients = gradients_of(state, batch())
-        step(batch(), SETTINGS._replace(velocity_factor=momentum))
-        totals = [
-            gradient + 0.01 * old * decays(name)
-            for name, old, gradient in zip(state.names, before, gradients, strict=True)
-        ]
-        velocities = [
-            momentum * velocity + total
-            for velocity, total in zip(velocities, totals, strict=True)
-        ]
-        changes = [
-            -0.1 * (total + 0.9 * velocity)
-            for velocity, total in zip(velocities, totals, strict=True)
-        ]
-        assert_changes(state, before, changes)
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    return logits - np.log(np.exp(logits).sum(1, keepdims=True))
-
-
-def test_a_phase_has_its_own_label_smoothing(state):
-    logits = state.model(batch().images, training=False).numpy().astype(np.float64)
-    phase = dataclasses.replace(state.config.phases[0], label_smoothing=0.25)
-    step = step_of_phase(state, phase, freeze_batch_norm=True)
-    outcome = step(batch(), SETTINGS)
-    targets = 0.75 * np.eye(3)[batch().labels] + 0.25 / 3
-    expected = -(targets * log_softmax(logits)).sum(1).mean()
-    assert outcome.loss == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("what", ["mixup", "cutmix"])
-def test_mixed_examples_are_taught_the_labels_of_both(state, what):
-    share = np.array([0.75, 0.5, 1.0, 0.25] * 2, np.float32)
-    mixed = batch()._replace(mix_weight=tf.constant(share))
-    logits = state.model(mixed.images, training=False).numpy().astype(np.float64)
-    phase = dataclasses.replace(state.config.phases[0], **{what: 0.2})
-    step = step_of_phase(state, phase, freeze_batch_norm=True)
-    outcome = step(mixed, SETTINGS)
-    labels = np.arange(8) % 3
-    partners = labels[[1, 0, 3, 2, 5, 4, 7, 6]]
-    targets = share[:, None] * np.eye(3)[labels]
-    targets += (1 - share)[:, None] * np.eye(3)[partners]
-    expected = -(targets * log_softmax(logits)).sum(1).mean()
-    assert outcome.loss == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("model", ["resnet9", "resnet8"])
-def test_one_pixel_that_is_no_number_makes_the_loss_none(config, model):
-    state = TrainState(changed(config, model=model))
-    images = batch().images.numpy()
-    images[2, 5, 7, 1] = np.nan
-    outcome = step_of(state)(batch()._replace(images=images), SETTINGS)
-    assert np.isnan(outcome.local_loss)
-    assert np.isnan(outcome.loss)
-
-
-@pytest.mark.parametrize("part", [0, 1])
-def test_a_pixel_that_is_no_number_in_any_part_makes_the_loss_none(config, part):
-    state = TrainState(changed(config, accumulation_steps=2))
+    state = TrainState(changed(config, model=model, accumulation_steps=num_parts))
     images = batch().images.numpy()
     images[4 * part + 1, 5, 7, 1] = np.nan
-    parts = parts_of(batch()._replace(images=tf.constant(images)), 2)
+    parts = parts_of(batch()._replace(images=tf.constant(images)), num_parts)
     outcome = in_parts(step_of(state), parts, SETTINGS)
     assert np.isnan(outcome.local_loss)
     assert np.isnan(outcome.loss)
 
 
-@pytest.mark.parametrize(
-    ("gradient", "is_number"),
-    [([1.0, -2.0], True), ([1.0, np.nan], False), ([np.inf, 1.0], False)],
-)
-def test_a_loss_is_none_if_the_first_gradient_is(gradient, is_number):
-    loss = nan_unless_finite(tf.constant(0.5), tf.constant(gradient))
-    assert float(loss) == 0.5 if is_number else np.isnan(loss)
-
-
-def test_frozen_normalization_leaves_the_averages_and_moves_the_weights(state):
-    before = values_of(state.trainable_variables)
-    averages = values_of(state.batch_norm_averages)
-    step_of(state, freeze_batch_norm=True)(batch(), SETTINGS)
-    for new, old in zip(values_of(state.batch_norm_averages), averages, strict=True):
-        np.testing.assert_array_equal(new, old)
-    weights = dict(zip(state.names, values_of(state.trainable_variables), strict=True))
-    for name, old in zip(state.names, before, strict=True):
-        if name.endswith("/kernel"):
-            assert not np.array_equal(weights[name], old), name
-
-
 def test_a_phase_can_freeze_normalization_and_have_rates_for_layers(state):
     before = {one.path: one.numpy() for one in state.model.variables}
-    phase = dataclasses.replace(
-        state.config.phases[0],
-        freeze_batch_norm=True,
-        layer_rates="stem:0,classifier:10",
-    )
-    step = step_of_phase(state, phase)
+    rates = {"freeze_batch_norm": True, "layer_rates": "stem:0,classifier:10"}
+    step = step_of_phase(state, dataclasses.replace(state.config.phases[0], **rates))
     _, gradients = gradients_of(state, batch(), is_training=False)
     step(batch(), SETTINGS._replace(decay=0.0))
+    after = dict(zip(state.names, values_of(state.trainable_variables), strict=True))
     for name, gradient in zip(state.names, gradients, strict=True):
         factor = {"stem": 0, "classifier": 10}.get(name.split("/")[0], 1)
         # Nesterov's first step, from a velocity of 0: 1 + 0.9 times the gradient.
-        change = -0.1 * factor * 1.9 * gradient
-        after = dict(
-            zip(state.names, values_of(state.trainable_variables), strict=True)
-        )
-        atol = 1e-3 * abs(change).max() + 2e-7 * abs(before[name]).max()
-        np.testing.assert_allclose(
-            after[name] - before[name], change, rtol=0, atol=atol, err_msg=name
-        )
+        assert_close(after[name], before[name], -0.1 * factor * 1.9 * gradient)
     for one in state.model.non_trainable_variables:
         np.testing.assert_array_equal(one, before[one.path])
 
@@ -229,32 +134,19 @@ def test_gradients_of_frozen_layers_do_not_count_in_the_limit(config, state):
     after = dict(zip(state.names, values_of(clipped.trainable_variables), strict=True))
     for name, old in before.items():
         change = -by_name[name] / 2 if name in trained else 0 * old
-        # A thousandth of the largest change, and the rounding of the weights.
-        atol = 1e-3 * abs(change).max() + 2e-7 * abs(old).max()
-        np.testing.assert_allclose(after[name] - old, change, rtol=0, atol=atol)
+        assert_close(after[name], old, change)
 
 
-@pytest.mark.parametrize("share", [0.25, 4.0])
-def test_gradients_longer_than_the_limit_are_shortened_together(config, share):
+@pytest.mark.parametrize("share", [0.125, 4.0])
+def test_weight_decay_is_added_to_gradients_that_are_limited_together(config, share):
     state = TrainState(config)
     before = values_of(state.trainable_variables)
     _, gradients = gradients_of(state, batch())
     norm = np.sqrt(sum(np.square(one, dtype=np.float64).sum() for one in gradients))
     state = TrainState(changed(config, clip_norm=float(share * norm)))
-    step_of(state)(batch(), SETTINGS._replace(decay=0.0))
-    factor = min(share, 1.0)
-    assert_changes(state, before, [-0.1 * 1.9 * factor * one for one in gradients])
-
-
-def test_weight_decay_is_added_behind_the_limit(config):
-    state = TrainState(config)
-    before = values_of(state.trainable_variables)
-    _, gradients = gradients_of(state, batch())
-    norm = np.sqrt(sum(np.square(one, dtype=np.float64).sum() for one in gradients))
-    state = TrainState(changed(config, clip_norm=float(norm) / 8))
     step_of(state)(batch(), SETTINGS._replace(decay=0.5))
     changes = [
-        -0.1 * 1.9 * (gradient / 8 + 0.5 * old * decays(name))
+        -0.1 * 1.9 * (min(share, 1.0) * gradient + 0.5 * old * decays(name))
         for name, old, gradient in zip(state.names, before, gradients, strict=True)
     ]
     assert_changes(state, before, changes)
@@ -289,7 +181,52 @@ def test_the_moving_average_of_the_weights_is_that_of_the_formula(config):
             assert not np.array_equal(average.numpy(), variable.numpy()), variable.path
 
 
-def test_without_an_average_there_is_none(state):
-    assert state.ema == []
-    step_of(state)(batch(), SETTINGS)
-    assert not any(name.startswith("ema/") for name in state.tensors())
+def assert_same_sums(
+    ours: list[np.ndarray], expected: list[np.ndarray], names: list[str]
+) -> None:
+    """Checks float32 sums in another order, through all layers.
+
+    They differ by some roundings of the largest: by up to 7e-6 of it where this was
+    tried.
+    """
+    for name, value, other in zip(names, ours, expected, strict=True):
+        atol = 1e-4 * abs(other).max()
+        np.testing.assert_allclose(value, other, rtol=0, atol=atol, err_msg=name)
+
+
+def test_accumulated_parts_are_the_whole_batch(config):
+    num_parts = 4
+    whole, accumulated = (
+        TrainState(changed(config, accumulation_steps=number))
+        for number in (1, num_parts)
+    )
+    before = values_of(whole.trainable_variables)
+    step, step_of_parts = (
+        step_of(one, freeze_batch_norm=True) for one in (whole, accumulated)
+    )
+    # While the weights stay, a rounding can't make a unit fall silent. The second step
+    # must see nothing of the first one's parts.
+    for number, rate in enumerate((0.0, 0.0, 0.1)):
+        one = batch(seed=number)
+        settings = SETTINGS._replace(learning_rate=rate)
+        expected = step(one, settings, save_requested=True)
+        outcome = in_parts(step_of_parts, parts_of(one, num_parts), settings)
+        assert outcome.loss == pytest.approx(expected.loss, rel=1e-5)
+        assert outcome.local_loss == outcome.loss
+        assert (expected.stop_requested, expected.save_requested) == (False, True)
+        assert (outcome.stop_requested, outcome.save_requested) == (False, False)
+        assert_same_sums(
+            values_of(accumulated.optimizer.velocities.values()),
+            values_of(whole.optimizer.velocities.values()),
+            whole.names,
+        )
+    for name, ours, other, old in zip(
+        whole.names,
+        values_of(accumulated.trainable_variables),
+        values_of(whole.trainable_variables),
+        before,
+        strict=True,
+    ):
+        # As above, and the rounding of the weights themselves.
+        atol = 1e-4 * abs(other - old).max() + 2e-7 * abs(old).max()
+        np.testing.assert_allclose(ours, other, rtol=0, atol=atol, err_msg=name)

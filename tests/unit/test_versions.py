@@ -21,23 +21,17 @@ def test_versions_are_those_that_are_installed():
     assert set(found) >= {f"version of {name}" for name in versions.PACKAGES}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda tree: (tree / "resnet" / "op.cc").write_text("int y;\n"),
-        lambda tree: (tree / "data_prep" / "deep" / "code.py").write_text("pass \n"),
-        lambda tree: (tree / "resnet" / "new.py").write_text(""),
-        lambda tree: (tree / "resnet" / "op.cc").rename(tree / "resnet" / "po.cc"),
-    ],
-)
-def test_every_change_of_the_code_changes_its_digest(tree, change):
-    before = versions.code_digest(tree)
-    change(tree)
-    assert versions.code_digest(tree) != before
-
-
-def test_what_is_no_code_does_not_matter(tree):
-    before = versions.code_digest(tree)
+def test_every_change_of_the_code_changes_its_digest(tree):
+    digests = [versions.code_digest(tree)]
+    for change in (
+        lambda: (tree / "resnet" / "op.cc").write_text("int y;\n"),
+        lambda: (tree / "data_prep" / "deep" / "code.py").write_text("pass \n"),
+        lambda: (tree / "resnet" / "new.py").write_text(""),
+        lambda: (tree / "resnet" / "op.cc").rename(tree / "resnet" / "po.cc"),
+    ):
+        change()
+        digests.append(versions.code_digest(tree))
+    assert len(set(digests)) == 5
     (tree / "resnet" / "code.pyc").write_bytes(b"")
     (tree / "notes.py").write_text("")
-    assert versions.code_digest(tree) == before
+    assert versions.code_digest(tree) == digests[-1]  # What is no code doesn't matter.

@@ -19,7 +19,7 @@ from resnet.watchdog import connections
 MONITOR = """
 import pathlib
 import resnet.watchdog.monitor as m
-m._ENDING_SECONDS = 2.0
+m._ENDING_SECONDS = 0.7
 receive = m.Watchdog._receive_from_watchdog
 def receive_and_tell(watchdog, channel, message):
     receive(watchdog, channel, message)
