@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("model_dir", "data_dir", "work_dir"):
         parser.add_argument(f"--{name}", required=True, type=Path)
-    parser.add_argument("--formats", nargs="*", default=list(formats.FORMATS))
+    parser.add_argument("--formats", nargs="*", default=list(formats.COMPUTED))
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--num_images", type=int, default=10**9)
     parser.add_argument("--rounds", type=int, default=5)
@@ -169,13 +169,13 @@ def exports(
 ) -> Iterator[tuple[str, str, Path]]:
     """Yields format, precision and path of each export that can be computed."""
     for name in given.formats:
-        kind = formats.FORMATS[name]
+        kind = formats.COMPUTED[name]
         for precision in kind.precisions:
             suffix = kind.suffixes[0] if kind.suffixes else ""
             path = given.work_dir / f"{name}-{precision}{suffix}"
             if not path.exists():
                 described = contents.of_run(
-                    config, trained.step, trained.weights, precision, True
+                    config, trained.step, trained.weights, precision
                 )
                 try:
                     formats.check(name, precision, True, path)
@@ -183,8 +183,7 @@ def exports(
                 except UserError as error:
                     print(f"{name:11} {precision:8} {error}", flush=True)
                     continue
-            if name != "safetensors":
-                yield name, precision, path
+            yield name, precision, path
 
 
 def in_batches(compute: Compute, images: np.ndarray, batch_size: int) -> np.ndarray:

@@ -1,5 +1,6 @@
 """A run with random weights, whose network tests export, and its own predictions."""
 
+import contextlib
 import dataclasses
 import io
 from pathlib import Path
@@ -38,8 +39,8 @@ def images() -> list[bytes]:
     return encoded
 
 
-def save(model_dir: Path, config: Config, step: int) -> Config:
-    """Saves one checkpoint of weights that differ from their EMA; returns the settings.
+def save(model_dir: Path, config: Config, *steps: int) -> Config:
+    """Saves checkpoints of weights that differ from their EMA; returns the settings.
 
     No variable has the value that it starts with, and classes differ between images.
     """
@@ -47,33 +48,31 @@ def save(model_dir: Path, config: Config, step: int) -> Config:
     save_config(config)
     state = TrainState(config)
     generator = np.random.default_rng(1)
-    for name, variable in state.tensors().items():
-        shape = tuple(variable.shape)
-        values = generator.normal(0, 0.2, shape)
-        if "classifier" in name:
-            values = generator.normal(0, 0.5, shape)
-        if name.endswith(("/gamma", "/moving_variance")):
-            values = generator.uniform(0.5, 2, shape)
-        variable.assign(values)
-    state.step = step
-    tensors.save(model_dir, manager.take_snapshot(state, {}, ALONE), keep=9)
+    for step in steps:
+        for name, variable in state.tensors().items():
+            values = generator.normal(0, 0.2, variable.shape)
+            if "classifier" in name:
+                values = generator.normal(0, 0.5, variable.shape)
+            if name.endswith(("/gamma", "/moving_variance")):
+                values = generator.uniform(0.5, 2, variable.shape)
+            variable.assign(values)
+        state.step = step
+        tensors.save(model_dir, manager.take_snapshot(state, {}, ALONE), keep=9)
     return config
 
 
-def evaluated(config: Config, records: Path, weights: str) -> np.ndarray:
-    """Returns the probabilities that evaluation computes for a training split."""
-    record_set = manifest.load(str(records), "train")
-    files = record_files.open_split(record_set, "train")
+def evaluated(
+    config: Config, records: Path, weights: str, split: str = "train", step: int = 20
+) -> np.ndarray:
+    """Returns the probabilities that evaluation computes for a split."""
+    record_set = manifest.load(str(records), split)
+    files = record_files.open_split(record_set, split)
     state = TrainState(config)
-    restore.restore(state, tensors.load_newest(Path(config.model_dir)))
-    evaluator = Evaluator(
-        state.model, ExampleShard(files, 0, 1, files.num_examples), config, job()
-    )
+    restore.restore(state, tensors.load(Path(config.model_dir), step))
+    shard = ExampleShard(files, 0, 1, files.num_examples)
+    evaluator = Evaluator(state.model, shard, config, job())
     ensemble = evaluator.new_ensemble()
-    if weights == "ema":
-        with state.averaged_weights():
-            evaluator.add_to(ensemble)
-    else:
+    with state.averaged_weights() if weights == "ema" else contextlib.nullcontext():
         evaluator.add_to(ensemble)
     ((logits, _, _),) = ensemble.batches(files.num_examples)
     return np.exp(logits)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from resnet import native
 from resnet.config import networks
 from resnet.models.layers import Layer, activations
-from resnet.models.layers.activations import Gelu, gelu
+from resnet.models.layers.activations import gelu
 from tests.unit.each_map_kernel import (
     kernels,  # noqa: F401 - pytest finds it.
     only_compiled,
@@ -86,13 +86,7 @@ def test_a_gate_and_a_residual_come_before_the_activation(activation, dtype):
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         ys = activations.activate(x, activation, gate, residual, num_copies=2)
-        loss = tf.add_n(
-            [
-                tf.reduce_sum(tf.cast(y, tf.float32) * tf.cast(dy, tf.float32))
-                for y, dy in zip(ys, dys, strict=True)
-            ]
-        )
-    gradients = tape.gradient(loss, inputs)
+    gradients = tape.gradient(list(ys), inputs, dys)
     factors = exact(gate)[:, np.newaxis, np.newaxis]
     expected, derivative = slow(factors * exact(x) + exact(residual), activation)
     g = (exact(dys[0]) + exact(dys[1])) * derivative
@@ -172,40 +166,19 @@ def test_the_gradient_refuses_gradients_of_another_shape():
             native.ops().resnet_activate_grad(
                 dy=dy, x=x, gate=[], residual=[], activation="silu"
             )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="dy must be shaped like"):
+        native.ops().resnet_gelu_grad(dy=tf.zeros([3]), x=tf.zeros([4]))
 
 
-@pytest.mark.parametrize("in_graph", [False, True])
-def test_values_and_gradients_are_those_of_the_formula(in_graph):
-    x = tf.constant(X, tf.float32)
-    upstream = tf.constant(np.cos(X), tf.float32)
-
-    def both() -> tuple[tf.Tensor, tf.Tensor]:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = gelu(x, "float32")
-        return y, tape.gradient(y, x, output_gradients=upstream)
-
-    y, slope = (tf.function(both) if in_graph else both)()
-    np.testing.assert_allclose(y, X * PHI, rtol=1e-5, atol=1e-6)
-    expected = np.cos(X) * (PHI + X * DENSITY)
-    np.testing.assert_allclose(slope, expected, rtol=1e-5, atol=2e-6)
-
-
-def test_it_may_change_the_dtype_and_gradients_change_it_back():
+def test_values_and_gradients_are_those_of_the_formula():
     x = tf.constant(X, tf.float32)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = gelu(x, "bfloat16")
-    slope = tape.gradient(y, x)
-    assert (y.dtype, slope.dtype) == (tf.bfloat16, tf.float32)
-    # Rounded once, to 8 bits.
-    np.testing.assert_allclose(tf.cast(y, tf.float32), X * PHI, rtol=2**-8, atol=1e-6)
-
-
-def test_the_layer_has_the_shape_of_its_inputs():
-    images = tf.zeros([2, 3, 4, 5], tf.bfloat16)
-    outputs = Gelu("bfloat16", "gelu")(images)
-    assert (outputs.shape, outputs.dtype) == (images.shape, tf.bfloat16)
+        y = gelu(x, "float32")
+    slope = tape.gradient(y, x, tf.constant(np.cos(X), tf.float32))
+    np.testing.assert_allclose(y, X * PHI, rtol=1e-5, atol=1e-6)
+    expected = np.cos(X) * (PHI + X * DENSITY)
+    np.testing.assert_allclose(slope, expected, rtol=1e-5, atol=2e-6)
 
 
 def test_far_from_zero_it_is_zero_or_the_identity():
@@ -227,7 +200,7 @@ def test_nan_stays_nan_in_gelu(dtype, to):
 
 @pytest.mark.parametrize("to", ["float32", "bfloat16"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("count", [0, 1, 511, 513, 40_000])
+@pytest.mark.parametrize("count", [0, 513, 9_000])
 def test_any_number_of_values_has_any_pair_of_dtypes(count, dtype, to):
     numbers = np.linspace(-3, 3, count)
     x = tf.cast(numbers, dtype)
@@ -243,9 +216,3 @@ def test_any_number_of_values_has_any_pair_of_dtypes(count, dtype, to):
     np.testing.assert_allclose(tf.cast(y, tf.float64), exact * phi, **limits)
     expected = 2 * (phi + exact * density)
     np.testing.assert_allclose(tf.cast(slope, tf.float64), expected, **limits)
-
-
-@only_compiled
-def test_the_gradient_refuses_another_shape():
-    with pytest.raises(tf.errors.InvalidArgumentError, match="dy must be shaped like"):
-        native.ops().resnet_gelu_grad(dy=tf.zeros([3]), x=tf.zeros([4]))

@@ -20,7 +20,7 @@ from resnet.config import networks
 from resnet.config.config import Config, save_config
 from resnet.runtime import precision
 from tests import in_process
-from tests.unit.saved_runs import make_run
+from tests.unit import exported_run
 
 pytestmark = pytest.mark.usefixtures("one_block")
 
@@ -43,7 +43,8 @@ def folder(tmp_path_factory, records) -> Path:
 def run(folder, make_config, one_block) -> Config:
     """A run with EMA weights and two checkpoints, in the folder MODEL."""
     settings = {"ema_decay": 0.9, "data_dir": str(folder / "RECORDS")}
-    return make_run(folder / "MODEL", make_config(24, CLASSES, **settings), (10, 20))
+    config = make_config(24, CLASSES, **settings)
+    return exported_run.save(folder / "MODEL", config, 10, 20)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +117,7 @@ def test_evaluation_equals_that_of_the_program(folder, run, network, tmp_path):
 def test_evaluations_have_the_views_of_the_run(folder, run, tmp_path):
     records = resnet.open_records(folder / "RECORDS")
     config = dataclasses.replace(run, eval_views="flip")
-    config = make_run(folder / "FLIPPED", config, (10,))
+    config = exported_run.save(folder / "FLIPPED", config, 10)
     file = tmp_path / "eval.json"
 
     def evaluated(*flags: str) -> dict:

@@ -47,25 +47,6 @@ def test_the_operations_of_resnet50_are_those_of_the_paper():
     assert flops.count_training_step(model) == 2 * (3 * multiply_adds - stem)
 
 
-def test_every_op_has_its_kind():
-    kinds = {
-        "forward convolution": "ResnetConv2D _MklNativePadWithConv2D",
-        "data gradients": "ResnetConv2DInputGradient _MklNativeConv2DBackpropInput",
-        "weight gradients": "ResnetConv2DKernelGradient Conv2DBackpropFilter",
-        "batch normalization forward": "ResnetBatchNorm _MklNativeFusedBatchNormEx",
-        "batch normalization backward": "ResnetBatchNormGrad ResnetNormalize"
-        " _MklNativeFusedBatchNormGradV3",
-        "elementwise": "AddN ReluGrad",
-        "casts": "Cast",
-        "optimizer": "ResourceApplyMomentum ResnetMomentum",
-        "gradient exchange": "HorovodAllreduce",
-        "pad and slice": "Pad",
-        "other": "MaxPoolGrad",
-    }
-    for kind, types in kinds.items():
-        assert {step_profile.kind_of(name) for name in types.split()} == {kind}
-
-
 def add_events(space, thread, *events):
     """Adds a thread with events: name, start and end in milliseconds, texts."""
     if not space.planes:
@@ -195,16 +176,11 @@ def test_the_rates_of_several_processes_of_a_peer_are_summed():
     assert rate == 3.5
 
 
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("echo a word", "printed no line of JSON"),
-        ("echo why >&2; exit 3", "failed with exit code 3: why"),
-    ],
-)
-def test_a_peer_that_fails_is_named(command, message):
-    with pytest.raises(UserError, match=message):
-        measuring.run_peer(command)
+def test_a_peer_that_fails_is_named():
+    with pytest.raises(UserError, match="printed no line of JSON"):
+        measuring.run_peer("echo a word")
+    with pytest.raises(UserError, match="failed with exit code 3: why"):
+        measuring.run_peer("echo why >&2; exit 3")
 
 
 def test_settings_are_flags_again():
@@ -218,11 +194,6 @@ def test_settings_are_flags_again():
     [
         (Settings(model="resnet9"), 10, (5e-4, "pad_crop_flip_cutout", 32)),
         (Settings(model="resnet20"), 10, (5e-5, "random_resized_crop_2018_02", 32)),
-        (
-            Settings(model="resnet34", image_size=64),
-            1000,
-            (5e-5, "random_resized_crop_2018_02", 64),
-        ),
     ],
 )
 def test_the_timed_phase_is_that_of_a_recipe_for_the_network_and_the_size(
@@ -243,15 +214,11 @@ def test_a_global_batch_is_at_most_the_data_set():
     ("arguments", "message"),
     [
         (("--steps=0",), "--steps must be in [1, 1e+06]; got 0"),
-        (("--model=vgg",), "--model must be one of"),
         (("--vs=x", "--sweep_ranks"), "exclude each other"),
         (("--infer", "--data_dir=/"), "leave --data_dir out"),
         (("--pairs=2",), "need --vs"),
         (("--sweep_ranks", "--num_intra_threads=1"), "leave --num_intra_threads out"),
-        (("--model_dir=/",), "--help lists the flags"),
-        (("--batch_sizes=4",), "Did you mean: batch_size? --help lists the flags"),
         (("--data_dir=/",), "/ is not a record set"),
-        (("--batch_size=many",), "--help lists the flags"),
     ],
 )
 def test_a_wrong_flag_is_one_sentence(arguments, message):

@@ -39,29 +39,6 @@ def test_the_names_and_numbers_are_steps(model_dir, value, steps):
     assert checkpoint_choice.choose(requested, model_dir) == steps
 
 
-@pytest.mark.parametrize("value", ["newest", "", "10,", "1.5"])
-def test_what_is_no_choice_is_refused(value):
-    with pytest.raises(UserError, match="latest, best, all, phases, or steps such as"):
-        checkpoint_choice.parse(value)
-
-
-def test_a_step_that_is_not_there_is_named_with_those_that_are(model_dir):
-    with pytest.raises(UserError, match=r"of step 15 .* those of steps 10, 20, 30, 40"):
-        checkpoint_choice.choose([10, 15], model_dir)
-
-
-@pytest.mark.parametrize(
-    ("requested", "words"),
-    [("best", "evaluated no saved checkpoint"), ("phases", "ends a phase")],
-)
-def test_a_choice_that_finds_none_is_refused(tmp_path, requested, words):
-    folder = step_dirs.of_step(tmp_path, 10)
-    folder.mkdir(parents=True)
-    integrity.write_contents(folder, {})
-    with pytest.raises(UserError, match=words):
-        checkpoint_choice.choose(requested, tmp_path)
-
-
 @pytest.mark.parametrize("requested", ["latest", "best", "all", "phases", [10]])
 def test_a_run_without_checkpoints_is_refused(tmp_path, requested):
     with pytest.raises(UserError, match="no checkpoint has been saved in"):

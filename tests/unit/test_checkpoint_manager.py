@@ -77,8 +77,7 @@ def test_one_bit_of_one_weight_matters_only_where_ranks_must_agree(state, are_eq
     assert (digests[0] != digests[1]) is are_equal
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("are_equal", [True, False])
+@pytest.mark.parametrize(("bad", "are_equal"), [(np.nan, True), (-np.inf, False)])
 def test_weights_that_are_not_finite_are_refused(state, bad, are_equal):
     variable = state.trainable_variables[0]
     value = variable.numpy()

@@ -58,28 +58,26 @@ def test_existing_ones_come_oldest_first_until_each_is_evaluated(tmp_path):
 def test_it_waits_for_the_next_one_and_says_so_once(tmp_path, capsys):
     model_dir = tmp_path / "not yet"
     watch = watch_of(model_dir)
-    started = time.monotonic()
-    writer = threading.Timer(0.2, make, (model_dir, 10))
+    writer = threading.Timer(0.05, make, (model_dir, 10))
     writer.start()
     assert watch.next_step() == 10
-    assert time.monotonic() - started >= 0.2
     writer.join()
     expected = f"waiting for a checkpoint in {model_dir}, up to 1 minutes\n"
     assert capsys.readouterr().out == expected
 
 
 def test_the_time_limit_is_that_of_waiting_alone(tmp_path):
-    watch = watch_of(tmp_path, minutes=0.005)  # 0.3 s.
+    watch = watch_of(tmp_path, minutes=0.002)  # 0.12 s.
     make(tmp_path, 10)
     assert watch.next_step() == 10
-    time.sleep(0.4)  # Evaluating.
+    time.sleep(0.15)  # Evaluating.
     watch.evaluated(10)
     writer = threading.Timer(0.02, make, (tmp_path, 20))
     writer.start()
     assert watch.next_step() == 20
     writer.join()
     watch.evaluated(20)
-    with pytest.raises(AgreedFailure, match=r"for 0.005 minutes.*--watch_minutes"):
+    with pytest.raises(AgreedFailure, match=r"for 0.002 minutes.*--watch_minutes"):
         watch.next_step()
 
 
@@ -96,23 +94,6 @@ def test_a_damaged_one_is_skipped_until_it_is_written_again(tmp_path, caplog):
     assert watch.next_step(has_ended) is None
     os.utime(folder, ns=(6, 6))
     assert watch.next_step() == 10
-
-
-def test_one_that_the_run_removed_is_skipped_with_a_note(tmp_path, caplog):
-    folder = make(tmp_path, 10)
-    make(tmp_path, 20)
-    watch = watch_of(tmp_path)
-    assert watch.next_step() == 10
-    folder.rmdir()
-    watch.skip(10, "expected a checkpoint of step 10")
-    assert "step 10: the run has removed it" in caplog.text
-    assert watch.next_step() == 20
-
-
-def test_the_end_of_the_run_is_asked_for_until_it_has_come(tmp_path):
-    answers = iter([False, False, True])
-    assert watch_of(tmp_path).next_step(lambda: next(answers)) is None
-    assert list(answers) == []
 
 
 def test_a_preempted_watch_says_how_to_evaluate_what_exists(tmp_path):

@@ -3,11 +3,10 @@
 import dataclasses
 import json
 import os
-import pathlib
+import shutil
 import signal
-import subprocess
-import sys
-import time
+from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -25,76 +24,76 @@ from tests.in_process import assert_refused, run
 TOPK = CompressionSettings(compress="layerwise", ratio=0.01, error_feedback=True)
 QSGD = CompressionSettings(compress="entiremodel", method="qsgd", qstates=7)
 
-# In place of the training program: it takes its result from the seed, is told the
-# settings by STUB_CONFIG, and lists its flags in STUB_CALLS. While the file STUB_WAITS
-# exists, it waits for SIGTERM.
-STUB = """
-import json, os, pathlib, signal, sys, time
-flags = dict(flag[2:].split("=", 1) for flag in sys.argv[1:])
-with open(os.environ["STUB_CALLS"], "a") as calls:
-    calls.write(" ".join(sys.argv[1:]) + chr(10))
-folder = pathlib.Path(flags["model_dir"])
-(folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
-while os.path.exists(os.environ["STUB_WAITS"]):
-    (folder / "waits").touch()
-    time.sleep(0.01)
-settings = json.loads(pathlib.Path(os.environ["STUB_CONFIG"]).read_text())
-(folder / "config.json").write_text(json.dumps(settings))
-if flags.get("method") == "dgc":
-    print("error: dgc needs --optimizer=momentum", file=sys.stderr)
-    sys.exit(2)
-if flags["seed"] == "13":
-    sys.exit("error: an unlucky number")
-train = {"kind": "train", "step": 4, "epoch": 1.0, "images_per_second": 8.0,
-         "message_bytes_per_step": 1000 if flags.get("compress") else 4000,
-         "bytes_sent_per_step": 0, "exchange_share": 0.25}
-evaluation = {"kind": "eval", "step": 4, "epoch": 1.0, "top1": int(flags["seed"]) / 10}
-lines = [train, evaluation]
-if flags["seed"] == "9":
-    lines = [train]
-    (folder / "diverged-step-00000004.json").touch()
-(folder / "metrics.jsonl").write_text("".join(json.dumps(x) + chr(10) for x in lines))
-sys.exit(flags["seed"] == "9")
-"""
-
 
 @pytest.fixture
 def config(tmp_path) -> Config:
     """Settings of a run with 4 steps of 16 images, saved."""
-    config = resolve(
-        digits.DIGITS,
-        {
-            "model_dir": str(tmp_path / "settings"),
-            "global_batch_size": 16,
-            "train_steps": 4,
-            "warmup_steps": 1,
-        },
-        num_train_examples=64,
-        class_names=("a", "b"),
-    )
+    settings = {"global_batch_size": 16, "train_steps": 4, "warmup_steps": 1}
+    settings["model_dir"] = str(tmp_path / "settings")
+    config = resolve(digits.DIGITS, settings, 64, ("a", "b"))
     save_config(config)
     return config
 
 
+class Job:
+    """In place of a training: its result is the seed divided by 10.
+
+    While `is_stopped`, the study gets SIGTERM instead.
+    """
+
+    is_stopped = False
+
+    def __init__(self, calls: list[list[str]], settings: Path) -> None:
+        self.calls, self.settings, self.signals = calls, settings, []
+
+    def start(self, command: list[str], output: IO[bytes]) -> "Job":
+        self.output = output
+        self.calls.append([word for word in command if word.startswith("--")])
+        return self
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+    def wait(self) -> int:
+        if self.signals:
+            return 75
+        if self.is_stopped:
+            os.kill(os.getpid(), signal.SIGTERM)
+        flags = dict(flag[2:].split("=", 1) for flag in self.calls[-1])
+        folder, seed = Path(flags["model_dir"]), int(flags["seed"])
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        shutil.copy(self.settings, folder)
+        if flags.get("method") == "dgc":
+            self.output.write(b"error: dgc needs --optimizer=momentum")
+            return 2
+        if seed == 13:
+            self.output.write(b"error: an unlucky number")
+            return 1
+        num_bytes = 1000 if "compress" in flags else 4000
+        numbers = {"message_bytes_per_step": num_bytes, "exchange_share": 0.25}
+        numbers |= {"bytes_sent_per_step": 0, "images_per_second": 8.0}
+        written = [jsonl.make_line("train", 4, 1.0, numbers)]
+        if seed == 9:
+            (folder / "diverged-step-00000004.json").touch()
+        else:
+            written.append(jsonl.make_line("eval", 4, 1.0, {"top1": seed / 10}))
+        (folder / jsonl.FILE).write_text("".join(map(jsonl.encode, written)))
+        return int(seed == 9)
+
+
 @pytest.fixture
-def stub(tmp_path, monkeypatch, config) -> pathlib.Path:
-    """Replaces the training program; returns the file that lists its flags."""
-    program = tmp_path / "stub.py"
-    program.write_text(STUB)
-    calls = tmp_path / "calls"
-    monkeypatch.setattr(measuring, "TRAINING", program)
-    monkeypatch.setenv("STUB_CALLS", str(calls))
-    monkeypatch.setenv("STUB_WAITS", str(tmp_path / "wait"))
-    monkeypatch.setenv("STUB_CONFIG", str(tmp_path / "settings" / "config.json"))
-    return calls
+def job(monkeypatch, config) -> Job:
+    """Replaces the training program; lists its flags."""
+    job = Job([], Path(config.model_dir, "config.json"))
+    monkeypatch.setattr(measuring, "start_job", job.start)
+    monkeypatch.setattr(compression_study.figure, "study", lambda *_: None)
+    monkeypatch.setattr(compression_study.figure, "write", lambda _, path, flag: None)
+    return job
 
 
-def run_study(folder: pathlib.Path, *flags: str):
-    return run(
-        compression_study,
-        *("--data_dir=D", "--recipe=digits", f"--output_dir={folder}", *flags),
-    )
+def run_study(folder: Path, *flags: str):
+    folders = ("--data_dir=D", "--recipe=digits", f"--output_dir={folder}")
+    return run(compression_study, *folders, *flags)
 
 
 def test_rows_are_all_combinations_that_can_work():
@@ -120,7 +119,7 @@ def test_rows_are_all_combinations_that_can_work():
     assert (list(map(study.name, rows)), left_out) == (names, [])
 
 
-def test_a_row_that_the_program_refuses_is_left_out(stub, tmp_path):
+def test_a_row_that_the_program_refuses_is_left_out(job, tmp_path):
     flags = ("--methods=dgc,topk", "--ways=layerwise", "--feedback=without")
     done = run_study(tmp_path / "study", *flags, "--seeds=1,2")
     assert done.returncode == 0, done.stderr
@@ -176,8 +175,8 @@ def train_line(step: int, rate: float, **numbers: float) -> jsonl.Line:
     return jsonl.make_line("train", step, step / 4, numbers)
 
 
-def write_metrics(config: Config, *lines: jsonl.Line) -> pathlib.Path:
-    folder = pathlib.Path(config.model_dir)
+def write_metrics(config: Config, *lines: jsonl.Line) -> Path:
+    folder = Path(config.model_dir)
     (folder / jsonl.FILE).write_text("".join(map(jsonl.encode, lines)))
     return folder
 
@@ -231,23 +230,28 @@ def test_the_table_has_medians_and_ranges():
     )
 
 
-def test_the_table_in_the_results_is_that_of_its_study():
-    root = pathlib.Path(__file__).resolve().parents[2]
+def test_the_table_in_the_results_is_that_of_its_study(tmp_path):
+    root = Path(__file__).resolve().parents[2]
     kept = StudyFile(root / "docs/curves/compression_study/study.json", {})
-    assert compression_study.table(kept.by_row()) in (root / "RESULTS.md").read_text()
+    settings = compression_study.StudySettings(output_dir=str(tmp_path))
+    compression_study.write(kept, settings)
+    table = (tmp_path / "study.md").read_text()
+    assert table in (root / "RESULTS.md").read_text()
+    assert (tmp_path / "study.png").stat().st_size > 10_000
 
 
-def test_a_study_trains_each_row_with_each_seed_and_keeps_what_is_done(stub, tmp_path):
+def test_a_study_trains_each_row_with_each_seed_and_keeps_what_is_done(job, tmp_path):
     flags = ("--methods=topk:ratio=0.01", "--ways=layerwise", "--feedback=with")
     done = run_study(tmp_path / "study", *flags, "--train_flags=--eval_every=1epoch")
     assert done.returncode == 0, done.stderr
     assert "| dense | - | - | 0.00 | 1 | 4,000 | 1.0 |" in done.stdout
     assert "| topk, ratio=0.01 | layerwise | yes | 0.00 | 1 |" in done.stdout
-    (dense, topk) = stub.read_text().splitlines()
+    dense, topk = job.calls
     runs = tmp_path / "study" / "runs"
-    common = "--data_dir=D --recipe=digits --seed=0"
-    assert dense == f"{common} --eval_every=1epoch --model_dir={runs}/dense/seed-0"
-    assert f"{common} --compress=layerwise --ratio=0.01 --error_feedback=true" in topk
+    common = ["--data_dir=D", "--recipe=digits", "--seed=0"]
+    model_dir = f"--model_dir={runs}/dense/seed-0"
+    assert dense == [*common, "--eval_every=1epoch", model_dir]
+    assert topk[:6] == [*common, *study.flags(TOPK)]
     assert not (runs / "dense" / "seed-0" / "checkpoints").exists()
 
     more = (*flags, "--train_flags=--eval_every=1epoch", "--seeds=0,2,9")
@@ -255,16 +259,15 @@ def test_a_study_trains_each_row_with_each_seed_and_keeps_what_is_done(stub, tmp
     assert done.returncode == 0, done.stderr
     assert "dense, seed 9: diverged after step 4" in done.stderr
     assert "| dense | - | - | 10.00 (0.00 to 20.00), 1 diverged | 3 |" in done.stdout
-    assert len(stub.read_text().splitlines()) == 6
+    assert len(job.calls) == 6
     assert (tmp_path / "study" / "study.md").read_text() == done.stdout
-    assert (tmp_path / "study" / "study.png").stat().st_size > 10_000
 
     assert_refused(
         run_study(tmp_path / "study", *flags), "other settings: train_flags was '--eval"
     )
 
 
-def test_what_ends_a_study_is_one_sentence(stub, tmp_path):
+def test_what_ends_a_study_is_one_sentence(job, tmp_path):
     done = run_study(tmp_path / "study", "--methods=topk", "--seeds=13")
     assert_refused(done, "ends with 'error: an unlucky number'. The same command")
     assert "failed with exit code 1" in done.stderr
@@ -275,43 +278,20 @@ def test_what_ends_a_study_is_one_sentence(stub, tmp_path):
     assert_refused(run(compression_study, "--data_dir=D"), "--recipe is required")
 
 
-def test_an_interrupted_study_stops_its_training_and_resumes(stub, tmp_path):
-    (tmp_path / "wait").touch()
+def test_an_interrupted_study_stops_its_training_and_resumes(job, tmp_path):
     flags = ("--methods=topk", "--ways=layerwise", "--feedback=without")
-    folder = tmp_path / "study"
-    code = (
-        "import pathlib, sys; from eval.lab import compression_study\n"
-        "from eval import measuring\n"
-        f"measuring.TRAINING = pathlib.Path({str(measuring.TRAINING)!r})\n"
-        "sys.exit(compression_study.main(sys.argv))"
-    )
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-c", code, "--data_dir=D", "--recipe=digits"),
-            *(f"--output_dir={folder}", *flags),
-        ],
-        cwd=pathlib.Path(__file__).resolve().parents[2],
-        env=os.environ,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    waits = folder / "runs" / "dense" / "seed-0" / "waits"
-    deadline = time.monotonic() + 100
-    while not waits.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    _, printed = process.communicate(timeout=100)
-    assert process.returncode == 130
-    assert "interrupted; the same command resumes the study" in printed
-    (tmp_path / "wait").unlink()
-    done = run_study(folder, *flags)
+    job.is_stopped = True
+    done = run_study(tmp_path / "study", *flags)
+    assert (done.returncode, job.signals) == (130, [signal.SIGTERM])
+    assert "interrupted; the same command resumes the study" in done.stderr
+    job.is_stopped, job.signals = False, []
+    done = run_study(tmp_path / "study", *flags)
     assert done.returncode == 0, done.stderr
-    assert len(stub.read_text().splitlines()) == 3  # The first one twice.
+    assert len(job.calls) == 3  # The first one twice.
 
 
 def test_checkpoints_are_kept_until_the_study_has_the_result(
-    stub, tmp_path, monkeypatch
+    job, tmp_path, monkeypatch
 ):
     def interrupted(*_):
         raise KeyboardInterrupt

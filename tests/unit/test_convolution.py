@@ -35,7 +35,7 @@ def test_the_compiled_ops_are_used_except_where_onednn_is_faster(dtype):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("kernel_size", [1, 2, 3, 7])
-@pytest.mark.parametrize("size", [(8, 8), (7, 7), (6, 9), (1, 2)])
+@pytest.mark.parametrize("size", [(8, 8), (6, 9), (1, 2)])
 def test_it_is_the_slow_one_with_fixed_padding(way, kernel_size, stride, size):
     images = normal(2, *size, 3)
     kernel = normal(kernel_size, kernel_size, 3, 5, seed=1)
@@ -110,29 +110,15 @@ RESNET50 = [
     (224, 3, 7, 64, 2),
     (56, 64, 1, 64, 1),
     (56, 64, 3, 64, 1),
-    (56, 64, 1, 256, 1),
+    (56, 64, 1, 256, 1),  # By non-temporal stores, if one thread computes it.
     (56, 128, 3, 128, 2),
     (56, 256, 1, 512, 2),
     (28, 128, 3, 128, 1),
-    (14, 256, 3, 256, 1),
+    (14, 256, 3, 256, 1),  # More Winograd tiles than fit into a block of columns.
     (14, 1024, 1, 256, 1),
     (7, 512, 3, 512, 1),
     (7, 512, 1, 2048, 1),
 ]
-STREAMED = (56, 64, 1, 256, 1)  # By non-temporal stores, if one thread computes it.
-assert STREAMED in RESNET50
-
-
-def test_more_tiles_than_fit_into_a_block_give_the_same(dtype):
-    # 72 Winograd tiles, of which a block of columns has 64.
-    images = tf.cast(normal(8, 12, 12, 128), dtype)
-    kernel = tf.constant(normal(3, 3, 128, 128, seed=1))
-    weights = normal(8, 12, 12, 128, seed=2)
-    ours, expected = (
-        outputs_and_gradients(way, images, kernel, 1, weights, {}) for way in WAYS
-    )
-    for one, other in zip(ours, expected, strict=True):
-        assert_near(one, other, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize(("side", "channels", "size", "filters", "stride"), RESNET50)

@@ -65,28 +65,6 @@ def test_the_mask_of_an_example_depends_on_nothing_else():
         np.testing.assert_array_equal(mask_of(5, examples[[index]]), whole[[index]])
 
 
-def test_the_masks_of_a_key_are_the_same_in_a_graph_and_do_not_change():
-    layer = Dropout(0.5, 3, "dropout")
-
-    @tf.function
-    def apply(key: tf.Tensor, examples: tf.Tensor) -> tf.Tensor:
-        with dropout.keyed(key, examples):
-            return layer(tf.ones([2, 8]), training=True)
-
-    examples = tf.constant([4, 5], tf.int64)
-    found = [apply(tf.constant(key, tf.int64), examples) > 0 for key in (9, 9, 11)]
-    np.testing.assert_array_equal(found[0], mask_of(9, [4, 5], 8))
-    np.testing.assert_array_equal(found[0], found[1])
-    assert not np.array_equal(found[0], found[2])
-
-
-def test_without_keys_the_masks_are_random():
-    layer = Dropout(0.5, 3, "dropout")
-    one, two = (layer(tf.ones([8, 64]), training=True).numpy() for _ in range(2))
-    assert not np.array_equal(one, two)
-    assert 0.3 < (one > 0).mean() < 0.7
-
-
 def test_the_gradient_passes_the_features_kept_in_their_dtype():
     layer = Dropout(0.5, 3, "dropout")
     features = tf.ones([2, 8], tf.bfloat16)
@@ -102,7 +80,7 @@ def test_the_gradient_passes_the_features_kept_in_their_dtype():
 def test_a_step_drops_by_seed_step_and_example_also_in_micro_batches(
     make_config, monkeypatch
 ):
-    monkeypatch.setattr(alexnet, "DENSE_UNITS", 256)  # Most of its time otherwise.
+    monkeypatch.setattr(alexnet, "DENSE_UNITS", 64)  # Most of its time otherwise.
     settings = StepSettings(0.1, 0.9, 0.9, 0.0)
 
     state = TrainState(make_config(model="alexnet", global_batch_size=4, image_size=32))

@@ -71,13 +71,6 @@ def test_average_pooling_takes_the_mean_of_the_places_that_there_are(size, dtype
     np.testing.assert_array_equal(tf.cast(gradient, tf.float64), expected_gradient)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (4, 4), (5, 3)])
-def test_the_pool_of_all_places_takes_their_maximum(size):
-    images = normal(2, *size, 3)
-    ours = layers.GlobalMaxPool(name="pool")(tf.constant(images))
-    np.testing.assert_array_equal(ours, images.max((1, 2), keepdims=True))
-
-
 def test_the_classifier_is_a_mean_and_a_matrix():
     layer = layers.Classifier(4, seed=2, name="classifier")
     images = normal(3, 2, 5, 6)

@@ -62,14 +62,6 @@ def test_the_program_draws_several_runs(config, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
 
 
-def test_the_program_draws_into_the_runs_folder_and_says_where(config):
-    write_metrics(config, TRAIN + EVAL)
-    done = run(learning_curve, f"--model_dir={config.model_dir}")
-    picture = pathlib.Path(config.model_dir, "learning_curve.png")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{picture}\n", "")
-    assert picture.read_bytes().startswith(b"\x89PNG\r\n")
-
-
 @pytest.mark.parametrize("missing", ["cross_entropy", "top5"])
 def test_a_line_without_what_is_drawn_is_named(config, missing):
     incomplete = {name: EVAL[0][name] for name in EVAL[0] if name != missing}

@@ -5,10 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from resnet import native
-from resnet.config.phases import AUGMENTATIONS
 from resnet.config.recipe import EVAL_CROPS
 from resnet.data.record_files import RecordFiles
 from resnet.native import instruction_sets
@@ -37,23 +35,6 @@ def test_without_a_library_stock_ops_are_used_after_a_warning(
     assert str(path) in record.getMessage()
 
 
-@pytest.fixture
-def disabled(monkeypatch):
-    """No compiled ops during a test."""
-    monkeypatch.setattr(native, "_is_disabled", False)  # And again after the test.
-    lookups = (native.ops, native.fast_ops, native.convolutions)
-    native.disable()
-    yield
-    for lookup in lookups:
-        lookup.cache_clear()
-
-
-def test_the_compiled_ops_can_be_disabled(disabled):
-    assert native.ops() is None
-    assert native.fast_ops(tf.float32) is None
-    assert native.convolutions(tf.float32) is None
-
-
 @pytest.fixture(scope="module")
 def records(numbered_set) -> RecordFiles:
     return open_train(numbered_set)
@@ -62,7 +43,9 @@ def records(numbered_set) -> RecordFiles:
 @pytest.mark.parametrize(
     ("make", "name", "value"),
     [
-        *((train, "augmentation", name) for name in AUGMENTATIONS),
+        (train, "augmentation", "random_resized_crop"),
+        (train, "augmentation", "random_resized_crop_2018_02"),
+        (train, "augmentation", "pad_crop_flip_cutout"),
         *((evaluate, "eval_crop", name) for name in EVAL_CROPS),
     ],
 )
@@ -91,7 +74,6 @@ class Kernels:
     ("has", "best", "said"),
     [
         ("AVX512_CORE_BF16", "AVX512_CORE_BF16", "yes, with AVX512_CORE_BF16"),
-        ("AVX512_CORE", "AVX512_CORE", "yes, with AVX512_CORE"),
         (
             "AVX2",
             "AVX2",

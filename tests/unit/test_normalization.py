@@ -210,12 +210,11 @@ def assert_right(
         assert worst < 1, f"{name} is off by {worst:.2f} times as much as it may be"
 
 
-@pytest.mark.parametrize("num_copies", [1, 2, 3])
-@pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize(
-    "shape", [(2, 5, 3, 64), (3, 2, 2, 17), (1, 3, 3, 3), (8, 4, 4, 130), MANY_ROWS]
+    ("residual", "relu", "num_copies"),
+    [(False, False, 1), (False, True, 2), (True, True, 1), (True, False, 3)],
 )
+@pytest.mark.parametrize("shape", [(2, 5, 3, 64), (1, 3, 3, 3), MANY_ROWS])
 def test_the_op_and_the_stock_ops_agree_with_the_formula(
     shape, residual, relu, num_copies, dtype
 ):
@@ -224,14 +223,23 @@ def test_the_op_and_the_stock_ops_agree_with_the_formula(
     assert_right(inputs, run(stock_ops, inputs), STOCK_TOLERANCE, of_sums=dtype)
 
 
-@pytest.mark.parametrize("residual", [False, True])
-def test_outputs_that_bypass_the_cache_agree_with_the_formula(residual, dtype):
-    rows = 2**24 // (64 * dtype.size)  # 16 MiB, from which on they do.
-    inputs = make_inputs.__wrapped__((rows, 64), dtype, residual)  # Not kept.
-    assert_right(inputs, run(op, inputs), TOLERANCE)
+def test_outputs_that_bypass_the_cache_agree_with_the_formula(dtype):
+    """From 16 MiB on they do. The images are copies of a few: so are the results."""
+    few, copies = make_inputs((256, 64), dtype, True), 2**10 // dtype.size
+    many = [tf.tile(images, [copies, 1]) for images in (few.x, few.residual, *few.dys)]
+    inputs = few._replace(x=many[0], residual=many[1], dys=many[2:])
+    found = run(op, inputs)
+    images = ("y", "dx", "dresidual")
+    for name in images:
+        rows = getattr(found, name).reshape(copies, 256, 64)
+        np.testing.assert_array_equal(rows, np.broadcast_to(rows[0], rows.shape))
+    sums = {name: getattr(found, name) / copies for name in ("dgamma", "dbeta")}
+    parts = {name: getattr(found, name)[:256] for name in images}
+    unbiased = found.variance * (1 - 1 / (256 * copies)) * 256 / 255
+    assert_right(few, found._replace(**parts, **sums, variance=unbiased), TOLERANCE)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     shape=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     channels=st.integers(1, 140),
@@ -250,8 +258,10 @@ def test_the_op_agrees_with_the_formula_for_any_shape(
     assert_right(inputs, run(op, inputs), TOLERANCE)
 
 
-@pytest.mark.parametrize("outliers", [slice(0, 0), slice(0, 1), slice(-1, None)])
-@pytest.mark.parametrize("mean", [-1e3, 1e4])
+@pytest.mark.parametrize(
+    ("mean", "outliers"),
+    [(-1e3, slice(0, 1)), (1e4, slice(0, 0)), (1e4, slice(-1, None))],
+)
 def test_a_mean_much_larger_than_the_deviations_costs_no_accuracy(mean, outliers):
     inputs = make_inputs(MANY_ROWS, tf.float32, mean=mean)
     x = inputs.x.numpy()
@@ -282,8 +292,7 @@ def test_nan_stays_nan_in_its_channel(residual, dtype):
     assert np.isfinite(np.delete(found.y, 5, axis=-1)).all()
 
 
-@pytest.mark.parametrize("num_copies", [1, 2])
-@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize(("residual", "num_copies"), [(False, 1), (True, 2)])
 def test_memory_of_inputs_is_used_again_only_if_nothing_else_needs_it(
     residual, num_copies, dtype
 ):
@@ -321,8 +330,9 @@ def test_a_copy_that_nothing_takes_adds_no_gradient_and_eager_calls_agree():
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("shape", [(2, 3, 3, 40), (32, 56, 56, 64)])
+@pytest.mark.parametrize(
+    ("shape", "relu"), [((2, 3, 3, 40), False), ((16, 56, 56, 64), True)]
+)
 def test_rematerialized_outputs_have_the_same_bits(shape, relu, dtype):
     inputs = make_inputs(shape, dtype, num_copies=0)
 
@@ -363,14 +373,6 @@ def test_the_moments_pass_no_gradients():
             loss = tf.reduce_sum(y * inputs.dys[0]) + tf.reduce_sum(mean * variance)
         expected = run(normalize, inputs)
         np.testing.assert_allclose(tape.gradient(loss, x), expected.dx, atol=1e-6)
-
-
-def test_where_the_op_cannot_be_used_stock_ops_are(monkeypatch):
-    inputs = make_inputs((2, 3, 3, 64), tf.float32, residual=True, num_copies=2)
-    monkeypatch.setattr(native, "fast_ops", lambda dtype: None)
-    found = run(normalization.batch_norm, inputs)
-    for one, other in zip(found, run(stock_ops, inputs), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(

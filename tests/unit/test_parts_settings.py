@@ -6,32 +6,20 @@ import math
 import numpy as np
 import pytest
 
-from resnet.base.errors import UserError
 from resnet.config import explain
-from resnet.config.config import Config, Derived
+from resnet.config.config import Derived
 from resnet.config.recipes import imagenette
 from resnet.config.resolve import resolve
 from resnet.models import initialization
 from resnet.optim.train_state import TrainState
 
-PARTS = [("activation", "silu"), ("se_ratio", 0.25), ("blur_pool", "convolutions")]
-
-
-def resolved(recipe=imagenette.IMAGENETTE, **given) -> Config:
-    return resolve(recipe, given, 9469, ("a", "b"))
-
-
-def refusal(recipe=imagenette.IMAGENETTE, **given) -> str:
-    with pytest.raises(UserError) as caught:
-        resolved(recipe, **given)
-    return str(caught.value)
-
 
 def test_the_plan_tells_the_parts():
-    given = {**dict(PARTS), "optimizer": "sgdw", "loss": "binary_cross_entropy"}
-    text = explain.describe_run(
-        imagenette.IMAGENETTE, {}, Derived(resolved(**given), 2)
-    )
+    overrides = {"activation": "silu", "se_ratio": 0.25, "blur_pool": "convolutions"}
+    overrides |= {"optimizer": "sgdw", "loss": "binary_cross_entropy"}
+    recipe = imagenette.IMAGENETTE
+    config = resolve(recipe, overrides, 9469, ("a", "b"))
+    text = explain.describe_run(recipe, {}, Derived(config, 2))
     words = " ".join(text.split())
     assert (
         "network resnet50 with silu, squeeze-and-excitation of ratio 0.25, BlurPool in"
@@ -79,8 +67,3 @@ def test_sgdw_decays_what_momentum_decays(make_config):
     assert state.optimizer.decays == momentum.optimizer.decays
     assert state.weight_penalty() == 0.0
     assert momentum.weight_penalty() > 0.0
-
-
-def test_a_fine_tuned_network_has_parts_and_loss_too():
-    config = resolved(imagenette.FINETUNE, loss="binary_cross_entropy", blur_pool="all")
-    assert (config.phases[0].loss, config.blur_pool) == ("binary_cross_entropy", "all")

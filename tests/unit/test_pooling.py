@@ -18,7 +18,7 @@ from tests.unit.each_map_kernel import (
 DTYPES = ("float32", "bfloat16")
 REFUSED = (tf.errors.InvalidArgumentError, ValueError)
 # Channels: less than a block of the kernels, several, and no multiple of one.
-SIZES = [(4, 4, 3), (5, 6, 64), (1, 3, 70), (7, 7, 130)]
+SIZES = [(4, 4, 3), (5, 6, 64), (1, 3, 70), (5, 4, 130)]
 WINDOWS = [  # Of ResNet and Inception, of torchvision, of airbench, and some more.
     ((3, 3), 2, "same"),
     ((3, 3), 1, "same"),
@@ -190,13 +190,6 @@ def test_windows_of_many_positions_have_maxima_too():
     images = different(1, 17, 17, 3)
     y = pooling.max_pool(tf.constant(images), (17, 17), 1, "valid")
     np.testing.assert_array_equal(y, images.max((1, 2), keepdims=True))
-
-
-@only_compiled
-def test_a_window_larger_than_the_images_has_no_maxima():
-    assert pooling.max_pool(tf.zeros([2, 3, 3, 4]), (4, 4), 1, "valid").shape == (
-        *(2, 0, 0, 4),
-    )
 
 
 @pytest.mark.parametrize(

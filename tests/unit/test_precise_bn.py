@@ -167,13 +167,10 @@ def assert_close(ours: Statistics, expected: Statistics, tolerance: float) -> No
     ("step", "phase", "num_ranks", "accumulation_steps", "batch_size"),
     [
         # The phase is that of the last step.
-        (1, "first", 2, 1, 3),
         (6, "first", 2, 1, 3),
         (7, "second", 2, 1, 3),
-        (10, "second", 2, 1, 3),
         # A batch is what a rank normalizes together, of the run's ranks.
         (10, "second", 1, 1, 6),
-        (10, "second", 3, 1, 2),
         (10, "second", 1, 2, 3),
     ],
 )
@@ -207,10 +204,8 @@ def test_the_batch_size_of_evaluation_and_the_averages_before_dont_matter(
     assert_close(ours, expected, 0)
 
 
-@pytest.mark.parametrize("num_ranks", [2, 5])
-def test_the_ranks_share_the_batches_and_find_the_same(
-    model, records, config, num_ranks
-):
+def test_the_ranks_share_the_batches_and_find_the_same(model, records, config):
+    num_ranks = 4  # One more than there are batches.
     alone = OneOfRanks(0, 1)
     recalibrate(model, records, config, communicator=alone)
     total = 0.0
@@ -249,14 +244,6 @@ def test_a_network_without_normalization_reads_nothing(records, config, monkeypa
     model = keras.Model(inputs, layers.Classifier(3, 3, "classifier")(inputs))
     shard = ExampleShard(records, 0, 1, NUM_EXAMPLES)
     PreciseBN(model, shard, config, job()).apply(10, 2)
-
-
-def test_the_graph_is_made_once(model, records, config):
-    shard = ExampleShard(records, 0, 1, NUM_EXAMPLES)
-    precise_bn = PreciseBN(model, shard, config, job())
-    for step in (2, 9, 10):
-        precise_bn.apply(step, 2)
-    assert precise_bn._statistics.experimental_get_tracing_count() == 1
 
 
 def test_equal_images_have_no_negative_variance(model, records, config, monkeypatch):

@@ -14,28 +14,20 @@ import pytest
 from PIL import Image
 
 import resnet
-from data_prep.records import manifest
 from eval import export, predict
 from eval.prediction_report import JsonLines, Predicted, Table
-from resnet.checkpoint import restore, tensors
+from resnet.checkpoint import restore
 from resnet.config.config import Config, save_config
-from resnet.data import record_files
-from resnet.data.record_files import ExampleShard
-from resnet.distributed.communicator import Communicator
-from resnet.evaluation.evaluator import Evaluator
 from resnet.evaluation.predictor import top_classes
-from resnet.hardware.placement import ProcessInfo
 from resnet.optim.train_state import TrainState
 from tests.converter_program import convert_here
 from tests.in_process import Done, assert_refused, run
 from tests.record_reader import read_examples
+from tests.unit import exported_run
 from tests.unit.encoded_images import encode, noise
-from tests.unit.jobs import job
-from tests.unit.saved_runs import make_run
 
 pytestmark = pytest.mark.usefixtures("one_block")
 
-ALONE = Communicator(ProcessInfo())
 CLASSES = ("ant", "bee", "cat")
 LOSSLESS = {
     "1.png": ("PNG", "RGB", {}),
@@ -66,27 +58,14 @@ def run_with_ema(tmp_path_factory, make_config, one_block) -> Config:
     """A run with two checkpoints, whose training set is gone."""
     folder = tmp_path_factory.mktemp("run")
     settings = {"ema_decay": 0.9, "data_dir": str(folder / "gone")}
-    return make_run(folder, make_config(500, CLASSES, **settings), (10, 20))
+    return exported_run.save(folder, make_config(500, CLASSES, **settings), 10, 20)
 
 
 def evaluated(config: Config, records: Path, step: int, weights: str) -> dict[str, Any]:
     """Returns the probabilities of the Evaluator's network by the files' names."""
-    record_set = manifest.load(str(records), "validation")
-    files = record_files.open_split(record_set, "validation")
-    state = TrainState(config)
-    restore.restore(state, tensors.load(Path(config.model_dir), step))
-    evaluator = Evaluator(
-        state.model, ExampleShard(files, 0, 1, files.num_examples), config, job()
-    )
-    ensemble = evaluator.new_ensemble()
-    if weights == "ema":
-        with state.averaged_weights():
-            evaluator.add_to(ensemble)
-    else:
-        evaluator.add_to(ensemble)
-    ((logits, _, _),) = ensemble.batches(files.num_examples)
+    rows = exported_run.evaluated(config, records, weights, "validation", step)
     names = [example["file"] for example in read_examples(records, "validation")]
-    return dict(zip(names, np.exp(logits), strict=True))
+    return dict(zip(names, rows, strict=True))
 
 
 def predicted(done: Done) -> dict[str, np.ndarray]:
@@ -212,7 +191,7 @@ def test_what_cannot_be_is_refused_before_tensorflow_starts(
     assert_refused(new("x", "--weights=ema"), "--weights=ema needs a run with EMA")
 
 
-@pytest.mark.parametrize("name", ["network", "network.keras", "network.onnx"])
+@pytest.mark.parametrize("name", ["network", "network.onnx"])
 def test_an_exported_network_predicts_as_its_run_does(run_with_ema, tmp_path, name):
     raw, path = tmp_path / "raw", tmp_path / name
     write_images(raw, LOSSLESS | LOSSY)
@@ -251,7 +230,7 @@ def test_images_are_turned_if_those_of_the_set_were(run_with_ema, tmp_path, flag
     turned.save(tmp_path / "photo.png", exif=exif)
     names = [str(tmp_path / f"{name}.png") for name in ("upright", "turned", "photo")]
     config = dataclasses.replace(run_with_ema, data_dir=str(records))
-    config = make_run(tmp_path / "run", config, (1,))
+    config = exported_run.save(tmp_path / "run", config, 1)
     folder = f"--model_dir={config.model_dir}"
     assert run(export, folder, f"--out={exported}", "--format=savedmodel").stdout
     found = [resnet.load(config.model_dir).probabilities(names)]
@@ -266,7 +245,7 @@ def test_images_are_turned_if_those_of_the_set_were(run_with_ema, tmp_path, flag
 
 def test_a_diverged_network_is_refused(make_config, tmp_path):
     write_images(tmp_path, {"1.png": LOSSLESS["1.png"]})
-    config = make_run(tmp_path / "run", make_config(500, CLASSES), (1,))
+    config = exported_run.save(tmp_path / "run", make_config(500, CLASSES), 1)
     state = TrainState(config)
     for variable in state.trainable_variables:
         variable.assign(np.full(variable.shape, np.nan))
@@ -304,19 +283,6 @@ def test_folders_are_searched_in_order_without_hidden_and_other_files(tmp_path):
     )  # A file that is named may have any name.
 
 
-def test_each_path_without_images_is_reported_and_the_others_are_found_images(tmp_path):
-    (tmp_path / "empty").mkdir()
-    image, missing = tmp_path / "1.jpg", tmp_path / "missing.jpg"
-    image.touch()
-    paths, problems = found_images(tmp_path / "empty", missing, image)
-    assert paths == [str(image)]
-    assert problems == [
-        f"{tmp_path / 'empty'} must contain images"
-        " (.jpeg .jpg .jpe .jfif .png .webp .bmp .gif); found none.",
-        f"{missing} must be an image or a folder; there is no such file.",
-    ]
-
-
 CAT = Predicted("cat", 3, 0.75)
 
 
@@ -343,13 +309,6 @@ def test_a_table_with_long_names_keeps_to_80_columns(capsys):
         assert "/end.jpg  nnnnnn" in line
         assert line.endswith("...     100.00 %")
         assert ("description" in head) == ("tench, Tinca" in line) == bool(description)
-
-
-def test_names_that_a_terminal_cannot_show_are_quoted(capsys):
-    path = "a\n\udcff.jpg"
-    table = Table([path], ["cat"], has_descriptions=False)
-    table.add(path, [CAT])
-    assert "'a\\n\\udcff.jpg'  cat" in capsys.readouterr().out
 
 
 def test_json_has_one_line_for_each_image(capsys):

@@ -58,16 +58,3 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "predictions").touch()
     with pytest.raises(UserError, match="can't be written to"):
         prediction_file.write(tmp_path, "step", predictions())
-
-
-def test_fifty_thousand_images_take_little_space(tmp_path):
-    random = np.random.default_rng(0)
-    stored = dataclasses.replace(
-        predictions(names=[f"n{number:08d}" for number in range(1000)]),
-        examples=np.arange(50_000, dtype=np.int32),
-        labels=random.integers(0, 1000, 50_000, dtype=np.int32),
-        top_classes=random.integers(0, 1000, (50_000, 5), dtype=np.int32),
-        top_probabilities=random.random((50_000, 5), np.float32),
-    )
-    path = prediction_file.write(tmp_path, "step", stored)
-    assert path.stat().st_size < 3e6  # Random numbers, the worst case.

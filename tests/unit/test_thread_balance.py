@@ -1,6 +1,3 @@
-import contextlib
-from concurrent import futures
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -97,28 +94,3 @@ def test_the_table_has_the_serial_share_and_the_efficiency():
 @pytest.mark.parametrize("threads", ["2,0", "2,-1", "2,two", "", "2,300"])
 def test_a_number_of_threads_is_checked(threads):
     assert_refused(run(thread_balance, f"--threads={threads}"), "--threads must be")
-
-
-def test_each_number_of_threads_has_a_process_of_its_own(monkeypatch):
-    class Executor(contextlib.AbstractContextManager):
-        """As that of Python 3.10, in this process."""
-
-        def __init__(self, max_workers=None, mp_context=None) -> None:
-            self.is_used = False
-            assert (max_workers, mp_context.get_start_method()) == (1, "spawn")
-
-        def __exit__(self, *_) -> None:
-            pass
-
-        def submit(self, function, settings, count) -> futures.Future:
-            assert not self.is_used
-            self.is_used = True
-            done: futures.Future = futures.Future()
-            done.set_result(function(settings, count))
-            return done
-
-    monkeypatch.setattr(futures, "ProcessPoolExecutor", Executor)
-    monkeypatch.setattr(thread_balance, "record_step", lambda *given: given[-1])
-    monkeypatch.setattr(thread_balance, "table", lambda *given: str(given))
-    done = run(thread_balance, "--threads=8,2")
-    assert (done.returncode, done.stdout) == (0, "(1, [8, 2])\n")

@@ -51,8 +51,9 @@ def test_variables_are_numbered_as_the_tpu_code_makes_them(name):
     assert found.keys() == shapes.keys()
 
 
-def values_by_path() -> dict[str, np.ndarray]:
-    model = torchvision_weights.build_small(50, variant="tpu")
+@pytest.fixture(scope="module")
+def values() -> dict[str, np.ndarray]:
+    model = torchvision_weights.build_small(18, variant="tpu")
     generator = np.random.default_rng(3)
     return {
         one.path: generator.normal(size=one.shape).astype(np.float32)
@@ -61,21 +62,18 @@ def values_by_path() -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def values() -> dict[str, np.ndarray]:
-    return values_by_path()
-
-
-@pytest.fixture(scope="module")
 def model_dir(values, tmp_path_factory) -> pathlib.Path:
     """The folder of a TPU run: slots of the momentum and of an EMA, and the step."""
     folder = tmp_path_factory.mktemp("tpu")
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
-        for path, name in names_in_checkpoint("resnet50").items():
+        names = names_in_checkpoint("resnet18")
+        for path, name in names.items():
             v1.get_variable(name, initializer=values[path], use_resource=False)
+        for path in ("stem/kernel", "stem/gamma", "classifier/bias"):
             for slot in ("Momentum", "ExponentialMovingAverage"):
                 zeros = np.zeros_like(values[path])
-                v1.get_variable(f"{name}/{slot}", initializer=zeros)
+                v1.get_variable(f"{names[path]}/{slot}", initializer=zeros)
         v1.get_variable("global_step", initializer=np.int64(112_590))
         session.run(v1.global_variables_initializer())
         saver = v1.train.Saver()
@@ -85,7 +83,7 @@ def model_dir(values, tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def config(make_config):
-    return make_config(model="resnet50", class_names=tuple("abcde"))
+    return make_config(model="resnet18", class_names=tuple("abcde"))
 
 
 @pytest.mark.parametrize("name", ["", "model.ckpt-112590", "model.ckpt-112590.index"])

@@ -35,11 +35,6 @@ def test_the_moments_are_means_over_all_patches_of_all_batches(size):
     np.testing.assert_allclose(found, rows.T @ rows / len(rows), rtol=1e-9)
 
 
-def test_without_images_there_are_no_moments():
-    with pytest.raises(ValueError, match="expected images to whiten by, got none"):
-        whitening.second_moments([], 2)
-
-
 def test_the_outputs_are_uncorrelated_and_of_variance_one():
     given = images()
     layer = Whitening(2, "whitening")
