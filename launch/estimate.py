@@ -438,7 +438,7 @@ def _exchange(workload: Workload) -> str:
     text = "gradients, not compressed"
     if compression.compress != "none":
         text = f"gradients, {compression.method} ({compression.compress})"
-        if METHODS[compression.method].seconds is None:
+        if not any(METHODS[compression.method].seconds):
             text += "; the time of its codec wasn't measured and counts as 0"
     if not workload.num_averages:
         return text
