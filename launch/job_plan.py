@@ -4,14 +4,16 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from launch import layout
 from launch.dialects import DIALECTS, Dialect, JobShape
 from launch.layout import Layout
 from launch.topology import OF_THIS_MACHINE, Topology, cpu_list
 from resnet.base.errors import UserError
+from resnet.base.settings import COUNT, setting
 from resnet.config import explain
+from resnet.config.command_line import JobSettings
 from resnet.config.config import Derived
 from resnet.config.recipe import Recipe
 from resnet.config.recipes import imagenet
@@ -35,27 +37,113 @@ _USABLE_MEMORY = 0.9  # The rest is for the system, and for its cache of the rec
 _LONG_EXCHANGE_SECONDS = 0.1
 
 
-@dataclass(frozen=True)
-class Request:
-    """What a plan is asked for; None and 0 choose the number."""
+@dataclass(frozen=True, kw_only=True)
+class JobFlags:
+    """The job, and what is done with its plan."""
 
-    job: str  # One of `PROGRAMS`.
-    launcher: str  # One of `DIALECTS`.
+    TOPIC: ClassVar[str] = "Job and output"
+
+    launcher: str = setting(
+        "mpich",
+        "The launcher or scheduler, one of {names}; mpich is also that of other MPIs"
+        " with Hydra.",
+        names=tuple(DIALECTS),
+        common=True,
+    )
+    job: str = setting(
+        "train",
+        "What is planned, one of {names}: a training, an evaluation, or an asynchronous"
+        " training.",
+        names=tuple(PROGRAMS),
+        common=True,
+    )
+    output: str = setting(
+        "plan",
+        "What is printed, one of {names}: the plan, the command alone, a script (a"
+        " batch file for a scheduler), all as JSON, the nodes as JSON, or what --check"
+        " asks each host.",
+        names=("plan", "command", "script", "json", "topology", "host"),
+        flag="print",
+        common=True,
+    )
+    check: bool = setting(
+        False,
+        "Check the hosts and start the ranks once, instead of printing the plan: a"
+        " table of what was found, and exit code 2 if there is a problem.",
+        common=True,
+    )
+    run: bool = setting(
+        False,
+        "Check, and then run the job under the supervisor, with rank and host in front"
+        " of each line.",
+        common=True,
+    )
+    ranks_per_node: int | None = setting(
+        None,
+        "The number of ranks on each node; of workers in an asynchronous training.",
+        bounds=COUNT,
+        common=True,
+        unset="one per NUMA node",
+    )
+    num_servers: int | None = setting(
+        None,
+        "The number of parameter servers.",
+        bounds=COUNT,
+        short_flag="s",
+        aliases=(("num_ps", ""),),
+        unset="one less than nodes",
+    )
+    run_name: str = setting(
+        "",
+        "The name of the job and, in a script without --model_dir, of the run's folder"
+        " in OUTPUT_DIR.",
+        unset="that of `--model_dir`, or the recipe",
+    )
+    time_limit: str = setting("24:00", "The time limit of a batch job, as HH:MM.")
+    partition: str = setting(
+        "", "The partition or queue of a batch job.", unset="the site's"
+    )
+    srun_mpi: str = setting(
+        "",
+        "The plugin by which srun starts MPI programs, such as pmi2 or pmix"
+        " (srun --mpi=list).",
+        unset="the site's",
+    )
+    stage_from: str = setting(
+        "",
+        "A shared folder whose records a script first copies to --data_dir on each"
+        " node; with --shard_by=file each node's own.",
+        unset="none",
+    )
+    bundle: str = setting(
+        "",
+        "An archive of `make bundle` on a shared disk: a script has each node unpack it"
+        " on its own disk, and runs from there.",
+        unset="none",
+    )
+    clone: str | None = setting(
+        None,
+        "The path of this clone on the cluster, for a script; if empty, the script"
+        " looks for it, as those in launch/jobs do.",
+        unset="its path here",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a plan is asked for."""
+
+    flags: JobFlags
+    threads: JobSettings  # 0 chooses their numbers.
     recipe: Recipe
     recipe_flag: str  # The value of --recipe that names it.
     overrides: Mapping[str, Any]
     num_train_examples: int
-    # The words of flags that are passed on to a training, by their settings' names.
-    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # The words of flags that the training gets too, by their settings' names.
+    passed_on: Mapping[str, str] = dataclasses.field(default_factory=dict)
     class_names: tuple[str, ...] = ()  # Empty if they aren't known.
     eval_batch_size: int = 200
-    ranks_per_node: int | None = None  # Of an asynchronous training the workers.
-    num_intra_threads: int = 0
-    num_inter_threads: int = 0
-    num_servers: int | None = None
     hosts_file: str = ""
-    srun_mpi: str = ""
-    kmp_blocktime: int = 1  # Milliseconds.
 
 
 @dataclass(frozen=True)
@@ -76,12 +164,12 @@ class JobPlan:
     @property
     def job(self) -> str:
         """One of `PROGRAMS`."""
-        return self.request.job
+        return self.request.flags.job
 
     @property
     def dialect(self) -> Dialect:
         """The launcher's dialect."""
-        return DIALECTS[self.request.launcher]
+        return DIALECTS[self.request.flags.launcher]
 
     @property
     def is_launched(self) -> bool:
@@ -138,24 +226,25 @@ def make(topology: Topology, request: Request) -> JobPlan:
         UserError: If the nodes, the batch or a setting don't allow it.
     """
     _require_servers(request)
+    flags, threads = request.flags, request.threads
     chosen = layout.choose(
         topology,
-        request.ranks_per_node,
-        request.num_intra_threads,
-        request.num_inter_threads,
+        flags.ranks_per_node,
+        threads.num_intra_threads,
+        threads.num_inter_threads,
     )
     num_servers = 0
-    if request.job == "parameter_server":
+    if flags.job == "parameter_server":
         # With the coordinator, each node then has one rank that hardly computes.
-        num_servers = request.num_servers or max(topology.num_nodes - 1, 1)
+        num_servers = flags.num_servers or max(topology.num_nodes - 1, 1)
         overrides = {**request.overrides, "sync_mode": "async", "num_ps": num_servers}
         request = dataclasses.replace(request, overrides=overrides)
     shape = _shape(topology, chosen, request, num_servers)
-    dialect = DIALECTS[request.launcher]
+    dialect = DIALECTS[flags.launcher]
     run, changes = None, list[str]()
     reasons = list(chosen.reasons)
     warnings = [*chosen.warnings, *_warnings_of_nodes(topology, dialect)]
-    if request.job != "eval":
+    if flags.job != "eval":
         memory_bytes = topology.memory_bytes // chosen.ranks_per_node
         run, accumulation = _resolve(request, shape.num_processes, memory_bytes)
         changes = explain.describe_changes(request.recipe, request.overrides, run)
@@ -163,7 +252,7 @@ def make(topology: Topology, request: Request) -> JobPlan:
         warnings += _warnings_of_run(topology, chosen, run)
     warnings += _warnings_of_servers(shape, num_servers)
     warnings += unused_cpus(shape, dialect, chosen)
-    threads = dataclasses.replace(_threads(chosen, 0), communication_cpu=None)
+    of_rank = dataclasses.replace(_threads(chosen, 0), communication_cpu=None)
     return JobPlan(
         request=request,
         topology=topology,
@@ -172,7 +261,7 @@ def make(topology: Topology, request: Request) -> JobPlan:
         run=run,
         changes=tuple(changes),
         program=tuple(_program(request, topology, chosen, run)),
-        environment=placement.environment(threads, request.kmp_blocktime, False, {}),
+        environment=placement.environment(of_rank, threads.kmp_blocktime, False, {}),
         reasons=tuple(reasons),
         warnings=tuple(warnings),
     )
@@ -239,19 +328,19 @@ def _threads(chosen: Layout, local_rank: int) -> placement.Threads:
 
 def _require_servers(request: Request) -> None:
     """Refuses an asynchronous training without parameter servers, and the converse."""
-    if request.num_servers is not None and request.job != "parameter_server":
+    flags, mode = request.flags, request.overrides.get("sync_mode")
+    has_servers = flags.job == "parameter_server"
+    if flags.num_servers is not None and not has_servers:
         raise UserError(
             "only --job=parameter_server has parameter servers; got"
-            f" --num_servers={request.num_servers} with --job={request.job}. Leave it"
-            " out."
+            f" --num_servers={flags.num_servers} with --job={flags.job}. Leave it out."
         )
-    mode = request.overrides.get("sync_mode")
-    if request.job == "parameter_server" and mode not in (None, "async"):
+    if has_servers and mode not in (None, "async"):
         raise UserError(
             "parameter servers (--job=parameter_server) need --sync_mode=async; got"
             f" --sync_mode={mode}. Leave one of the two out."
         )
-    if (mode or request.recipe.sync_mode) == "async" and request.job == "train":
+    if (mode or request.recipe.sync_mode) == "async" and flags.job == "train":
         raise UserError(
             "an asynchronous training (--sync_mode=async) needs parameter servers; got"
             " --job=train. Use --job=parameter_server."
@@ -273,7 +362,7 @@ def _shape(
         cpus_per_node=sum(len(core.cpus) for cores in chosen.cores for core in cores),
         goes_round=num_servers > 0,
         hosts_file=request.hosts_file,
-        srun_mpi=request.srun_mpi,
+        srun_mpi=request.flags.srun_mpi,
     )
 
 
@@ -281,16 +370,16 @@ def _program(
     request: Request, topology: Topology, chosen: Layout, run: Derived | None
 ) -> list[str]:
     """Returns the words of the program; without a run those of an evaluation."""
-    config = run.config if run else None
-    words = [_PYTHON, CLONE + PROGRAMS[request.job]]
+    config, job = run.config if run else None, request.flags.job
+    words = [_PYTHON, CLONE + PROGRAMS[job]]
     if chosen.restricted_to and topology.has_cpu_numbers:
         words = ["taskset", "-c", cpu_list(chosen.restricted_to), *words]
     # The 24K run was published with a command that names no recipe: that of this run is
     # the program's default.
     is_published = (
-        request.job == "train"
+        job == "train"
         and request.recipe == imagenet.TPU_90EP_24K
-        and set(request.given) <= _OF_PUBLISHED_COMMAND
+        and set(request.passed_on) <= _OF_PUBLISHED_COMMAND
     )
     if config is None:
         words += ["--eval_batch_size", str(request.eval_batch_size)]
@@ -298,16 +387,16 @@ def _program(
         words += ["--train_batch_size", str(config.global_batch_size)]
         words += ["--train_steps", str(config.train_steps)]
     else:
-        words += [f"--recipe={request.recipe_flag}", *request.given.values()]
-    if request.job == "parameter_server" and config:
-        words += ["--sync_mode=async"] * ("sync_mode" not in request.given)
+        words += [f"--recipe={request.recipe_flag}", *request.passed_on.values()]
+    if job == "parameter_server" and config:
+        words += ["--sync_mode=async"] * ("sync_mode" not in request.passed_on)
         words.append(f"--num_ps={config.num_ps}")
     words += ["--num_intra_threads", str(chosen.num_intra_threads)]
     words += ["--num_inter_threads", str(chosen.num_inter_threads)]
     if config and config.accumulation_steps > 1:
         words.append(f"--accumulation_steps={config.accumulation_steps}")
     words += [f"--data_dir={DATA_DIR}", f"--model_dir={MODEL_DIR}"]
-    closing = ["--use_tpu=False", "--kmp_blocktime", str(request.kmp_blocktime)]
+    closing = ["--use_tpu=False", "--kmp_blocktime", str(request.threads.kmp_blocktime)]
     return words + closing * (is_published or config is None)
 
 

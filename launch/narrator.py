@@ -6,21 +6,24 @@ site from launch/jobs/site.sh, and stages the records by launch/jobs/stage.sh.
 
 import dataclasses
 import json
+import os
 import re
 import shlex
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from launch import job_plan
 from launch.dialects import BatchSettings
-from launch.job_plan import JobPlan
+from launch.job_plan import JobFlags, JobPlan
 from launch.topology import Topology, cpu_list
+from resnet.base.errors import UserError
 from resnet.base.text import hanging, listed
 from resnet.config import explain
 from resnet.config.config import Derived
 
+ROOT = Path(__file__).resolve().parents[1]
 _LABEL_WIDTH = 14
 _MOST_BINDINGS = 16  # Further local ranks are only counted.
 _SCRIPT_WIDTH = 88
@@ -45,7 +48,7 @@ def to_json(plan: JobPlan, data_dir: str, model_dir: str) -> str:
     """Returns the plan as a JSON object."""
     values = {
         "job": plan.job,
-        "launcher": plan.request.launcher,
+        "launcher": plan.request.flags.launcher,
         "recipe": plan.request.recipe.name,
         "topology": dataclasses.asdict(plan.topology),
         "layout": dataclasses.asdict(plan.layout),
@@ -191,26 +194,31 @@ def _numbers(plan: JobPlan, run: Derived) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Folders:
-    """The folders of a script; empty ones are left to launch/jobs/site.sh."""
+def script(plan: JobPlan, data_dir: str, model_dir: str, written_by: str) -> str:
+    """Returns the script of a job.
 
-    clone: str = ""  # Empty if the script looks for it, as those in launch/jobs do.
-    data_dir: str = ""
-    output_dir: str = ""  # In which the run has its own.
-    run_dir: str = ""  # The name of that; empty for that of the job.
-    stage_from: str = ""  # A shared folder whose records each node copies first.
-    stages_shards: bool = False  # Whether each node copies only its own shards.
-    bundle: str = ""  # An archive of `make bundle`, which each node unpacks.
+    Args:
+        data_dir: The folder of the records; empty if launch/jobs/site.sh names it.
+        model_dir: The same of the run's folder.
 
-
-def script(
-    plan: JobPlan, batch: BatchSettings, folders: Folders, written_by: str
-) -> str:
-    """Returns the script of a job."""
-    dialect = plan.dialect
+    Raises:
+        UserError: If a flag about scripts is wrong.
+    """
+    dialect, flags = plan.dialect, plan.request.flags
+    if flags.stage_from and not data_dir:
+        raise UserError(
+            "--stage_from needs --data_dir, the folder on the disk of each node that"
+            " the records are copied to; got none."
+        )
+    output_dir, run_dir = os.path.split(model_dir.rstrip("/"))
+    batch = _batch_settings(flags, run_dir or plan.request.recipe_flag)
+    clone = str(ROOT) if flags.clone is None else flags.clone
+    defaults = {
+        "DATA_DIR": data_dir,
+        "OUTPUT_DIR": (output_dir or ".") if run_dir else "",
+        "HOSTFILE": plan.shape.hosts_file,
+    }
     requeues = bool(dialect.run) and batch.is_resumed
-    sourced = ["site.sh", *["requeue.sh"] * requeues]
     # As the published evaluation had it, for an OpenMP build of TensorFlow.
     launcher = [f"export OMP_NUM_THREADS={plan.layout.num_intra_threads}"]
     start = [dialect.run if requeues else "exec"]
@@ -230,21 +238,58 @@ def script(
         "set -euo pipefail",
         *dialect.enter_folder,
         "",
-        *_clone(plan, folders.clone),
-        *_defaults(folders, plan.shape.hosts_file),
+        *(
+            [f"REPOSITORY=${{REPOSITORY:-{shlex.quote(clone)}}}"]
+            if clone
+            else dialect.find_clone
+        ),
+        "export REPOSITORY",
+        '[ -f "$REPOSITORY/launch/jobs/site.sh" ] || {',
+        '  echo "$0: there is no clone of resnet-cpu in $REPOSITORY: set REPOSITORY."'
+        " >&2",
+        "  exit 2",
+        "}",
+        *(
+            f"{name}=${{{name}:-{shlex.quote(value)}}}"
+            for name, value in defaults.items()
+            if value
+        ),
         *(
             f"# shellcheck source-path=SCRIPTDIR source={name}\n"
             f'source "$REPOSITORY/launch/jobs/{name}"'
-            for name in sourced
+            for name in ("site.sh", *["requeue.sh"] * requeues)
         ),
         "",
-        *_unpacking(plan, folders.bundle),
-        *_staging(plan, folders),
+        *_unpacking(plan, flags.bundle),
+        *_staging(plan, flags.stage_from),
         *launcher,
         *dialect.limit_lines(batch),
-        *_broken([*start, *_words(plan, folders.run_dir or batch.name), '"$@"']),
+        *_broken([*start, *_words(plan, run_dir or batch.name), '"$@"']),
     ]
     return "\n".join(lines)
+
+
+def _batch_settings(flags: JobFlags, name: str) -> BatchSettings:
+    """Returns what a scheduler is asked for, for a job of a name."""
+    match = re.fullmatch(r"(\d{1,4}):([0-5]\d)", flags.time_limit)
+    if not match or match[0].replace("0", "") == ":":
+        raise UserError(
+            "--time_limit must be hours and minutes, such as 04:00; got"
+            f" {flags.time_limit!r}."
+        )
+    name = flags.run_name or name
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise UserError(
+            "the name of a job must consist of letters, digits and any of _.-; got"
+            f" {name!r}. Give another one by --run_name."
+        )
+    return BatchSettings(
+        name=name,
+        hours=int(match[1]),
+        minutes=int(match[2]),
+        partition=flags.partition,
+        is_resumed=flags.job != "eval",
+    )
 
 
 def _words(plan: JobPlan, run_dir: str) -> list[str]:
@@ -287,34 +332,6 @@ def _title(plan: JobPlan) -> str:
     )
 
 
-def _clone(plan: JobPlan, clone: str) -> list[str]:
-    """Returns the lines that set REPOSITORY, and refuse one that isn't a clone."""
-    named = [f"REPOSITORY=${{REPOSITORY:-{shlex.quote(clone)}}}"]
-    return [
-        *(named if clone else plan.dialect.find_clone),
-        "export REPOSITORY",
-        '[ -f "$REPOSITORY/launch/jobs/site.sh" ] || {',
-        '  echo "$0: there is no clone of resnet-cpu in $REPOSITORY: set REPOSITORY."'
-        " >&2",
-        "  exit 2",
-        "}",
-    ]
-
-
-def _defaults(folders: Folders, hosts_file: str) -> list[str]:
-    """Returns the lines that set the folders, and the hosts, that are known."""
-    values = {
-        "DATA_DIR": folders.data_dir,
-        "OUTPUT_DIR": folders.output_dir,
-        "HOSTFILE": hosts_file,
-    }
-    return [
-        f"{name}=${{{name}:-{shlex.quote(value)}}}"
-        for name, value in values.items()
-        if value
-    ]
-
-
 def _once_per_node(plan: JobPlan) -> list[str]:
     """Returns the lines that set `launcher` to start one process on each node."""
     shape = plan.shape
@@ -342,18 +359,18 @@ def _unpacking(plan: JobPlan, archive: str) -> list[str]:
     ]
 
 
-def _staging(plan: JobPlan, folders: Folders) -> list[str]:
+def _staging(plan: JobPlan, folder: str) -> list[str]:
     """Returns the lines that copy the records to the disks of the nodes."""
-    if not folders.stage_from:
+    if not folder:
         return []
     what, parts = "the record files", 1
-    if folders.stages_shards:
+    if plan.run and plan.run.config.shard_by == "file":
         what, parts = "its own record files", plan.shape.num_nodes
     return [
         f"# Each node copies {what} to its disk.",
         *_once_per_node(plan),
         '"${launcher[@]}" "$REPOSITORY/launch/jobs/stage.sh"'
-        f' {shlex.quote(folders.stage_from)} "$DATA_DIR" {parts}',
+        f' {shlex.quote(folder)} "$DATA_DIR" {parts}',
         "",
     ]
 

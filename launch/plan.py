@@ -15,7 +15,6 @@ runs on a login node.
 import dataclasses
 import json
 import pathlib
-import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,9 +30,8 @@ from resnet.base import program  # Before imports that may fail.
 
 from launch import check, hosts, job_plan, narrator, topology
 from launch.commands import StopRequests
-from launch.dialects import DIALECTS, BatchSettings
-from launch.job_plan import JobPlan, Request
-from launch.narrator import Folders
+from launch.dialects import DIALECTS
+from launch.job_plan import JobFlags, JobPlan, Request
 from launch.topology import Topology
 from resnet.base import cli
 from resnet.base.cli import CommandLine
@@ -167,98 +165,6 @@ class NodeFlags:
         return topology.repeated(node, num_nodes, names)
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobFlags:
-    """The job, and what is done with its plan."""
-
-    TOPIC: ClassVar[str] = "Job and output"
-
-    launcher: str = setting(
-        "mpich",
-        "The launcher or scheduler, one of {names}; mpich is also that of other MPIs"
-        " with Hydra.",
-        names=tuple(DIALECTS),
-        common=True,
-    )
-    job: str = setting(
-        "train",
-        "What is planned, one of {names}: a training, an evaluation, or an asynchronous"
-        " training.",
-        names=tuple(job_plan.PROGRAMS),
-        common=True,
-    )
-    output: str = setting(
-        "plan",
-        "What is printed, one of {names}: the plan, the command alone, a script (a"
-        " batch file for a scheduler), all as JSON, the nodes as JSON, or what --check"
-        " asks each host.",
-        names=("plan", "command", "script", "json", "topology", "host"),
-        flag="print",
-        common=True,
-    )
-    check: bool = setting(
-        False,
-        "Check the hosts and start the ranks once, instead of printing the plan: a"
-        " table of what was found, and exit code 2 if there is a problem.",
-        common=True,
-    )
-    run: bool = setting(
-        False,
-        "Check, and then run the job under the supervisor, with rank and host in front"
-        " of each line.",
-        common=True,
-    )
-    ranks_per_node: int | None = setting(
-        None,
-        "The number of ranks on each node; of workers in an asynchronous training.",
-        bounds=COUNT,
-        common=True,
-        unset="one per NUMA node",
-    )
-    num_servers: int | None = setting(
-        None,
-        "The number of parameter servers.",
-        bounds=COUNT,
-        short_flag="s",
-        aliases=(("num_ps", ""),),
-        unset="one less than nodes",
-    )
-    run_name: str = setting(
-        "",
-        "The name of the job and, in a script without --model_dir, of the run's folder"
-        " in OUTPUT_DIR.",
-        unset="that of `--model_dir`, or the recipe",
-    )
-    time_limit: str = setting("24:00", "The time limit of a batch job, as HH:MM.")
-    partition: str = setting(
-        "", "The partition or queue of a batch job.", unset="the site's"
-    )
-    srun_mpi: str = setting(
-        "",
-        "The plugin by which srun starts MPI programs, such as pmi2 or pmix"
-        " (srun --mpi=list).",
-        unset="the site's",
-    )
-    stage_from: str = setting(
-        "",
-        "A shared folder whose records a script first copies to --data_dir on each"
-        " node; with --shard_by=file each node's own.",
-        unset="none",
-    )
-    bundle: str = setting(
-        "",
-        "An archive of `make bundle` on a shared disk: a script has each node unpack it"
-        " on its own disk, and runs from there.",
-        unset="none",
-    )
-    clone: str | None = setting(
-        None,
-        "The path of this clone on the cluster, for a script; if empty, the script"
-        " looks for it, as those in launch/jobs do.",
-        unset="its path here",
-    )
-
-
 # Flags of the training about how it is looked at.
 _LOOKING = ("list_recipes", "explain", "explain_plot", "num_ranks")
 _TRAINING = tuple(
@@ -308,8 +214,7 @@ def main(argv: Sequence[str]) -> int:
         text = shlex.join(plan.command(*shown_folders))
     elif job.output == "script":
         written_by = shlex.join(["python", "launch/plan.py", *argv[1:]])
-        batch = batch_settings(line, job)
-        text = narrator.script(plan, batch, folders(line, job), written_by)
+        text = narrator.script(plan, data_dir, model_dir, written_by)
     elif job.output == "json":
         text = narrator.to_json(plan, *shown_folders)
     else:
@@ -389,7 +294,6 @@ def request(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> Request:
     Raises:
         UserError: If there is no such recipe, or the data set can't be read.
     """
-    threads = line.of(JobSettings)
     recipe = recipe_file.get(line.values["recipe"])
     num_examples, class_names = recipe.num_train_examples, tuple[str, ...]()
     data_dir = line.values["data_dir"]
@@ -403,22 +307,16 @@ def request(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> Request:
                 num_examples = contents.splits["train"].num_examples
             class_names = contents.class_names
     return Request(
-        job=job.job,
-        launcher=job.launcher,
+        flags=job,
+        threads=line.of(JobSettings),
         recipe=recipe,
         recipe_flag=line.values["recipe"],
         overrides=command_line.overrides(line),
-        given=passed_on(line, job),
+        passed_on=passed_on(line, job),
         num_train_examples=num_examples,
         class_names=class_names,
         eval_batch_size=line.values["eval_batch_size"],
-        ranks_per_node=job.ranks_per_node,
-        num_intra_threads=threads.num_intra_threads,
-        num_inter_threads=threads.num_inter_threads,
-        num_servers=job.num_servers,
         hosts_file=nodes.hosts,
-        srun_mpi=job.srun_mpi,
-        kmp_blocktime=threads.kmp_blocktime,
     )
 
 
@@ -436,49 +334,6 @@ def passed_on(line: CommandLine, job: JobFlags) -> dict[str, str]:
             f" {', '.join(words.values())}."
         )
     return words
-
-
-def batch_settings(line: CommandLine, job: JobFlags) -> BatchSettings:
-    """Returns what a scheduler is asked for."""
-    match = re.fullmatch(r"(\d{1,4}):([0-5]\d)", job.time_limit)
-    if not match or match[0].replace("0", "") == ":":
-        raise UserError(
-            "--time_limit must be hours and minutes, such as 04:00; got"
-            f" {job.time_limit!r}."
-        )
-    run_dir = pathlib.Path(line.values["model_dir"]).name
-    name = job.run_name or run_dir or line.values["recipe"]
-    if not re.fullmatch(r"[\w.-]+", name):
-        raise UserError(
-            "the name of a job must consist of letters, digits and any of _.-; got"
-            f" {name!r}. Give another one by --run_name."
-        )
-    return BatchSettings(
-        name=name,
-        hours=int(match[1]),
-        minutes=int(match[2]),
-        partition=job.partition,
-        is_resumed=job.job != "eval",
-    )
-
-
-def folders(line: CommandLine, job: JobFlags) -> Folders:
-    """Returns the folders of a script."""
-    data_dir, model_dir = line.values["data_dir"], line.values["model_dir"]
-    if job.stage_from and not data_dir:
-        raise UserError(
-            "--stage_from needs --data_dir, the folder on the disk of each node that"
-            " the records are copied to; got none."
-        )
-    return Folders(
-        clone=str(ROOT) if job.clone is None else job.clone,
-        data_dir=data_dir,
-        output_dir=str(pathlib.Path(model_dir).parent) if model_dir else "",
-        run_dir=pathlib.Path(model_dir).name,
-        stage_from=job.stage_from,
-        stages_shards=line.values["shard_by"] == "file",
-        bundle=job.bundle,
-    )
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ import pytest
 from launch import check, hosts, job_plan, plan, topology
 from launch.check import Link, Rank, RankReport, Traffic
 from launch.hosts import HostReport
+from launch.job_plan import JobFlags
 from launch.topology import Interface
 from resnet.base.errors import UserError
+from resnet.config.command_line import JobSettings
 from resnet.config.recipes import imagenet
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from resnet.watchdog import history
@@ -268,7 +270,7 @@ def test_hosts_of_pbs_look_for_relative_folders_where_the_planner_was_called(
         assert f"--data_dir={tmp_path.parent}/two" in asked.split()
 
 
-def findings(report, interfaces=NODE.interfaces, node=NODE, job="train", **request):
+def findings(report, interfaces=NODE.interfaces, node=NODE, job="train", **flags):
     """Returns what is found of the ranks of a job, by its name."""
     recipe = imagenet.TPU_90EP_24K
     reports = {
@@ -276,16 +278,15 @@ def findings(report, interfaces=NODE.interfaces, node=NODE, job="train", **reque
         for rank in report.ranks
     }
     asked = job_plan.Request(
-        job="train",
-        launcher=request.pop("launcher", "mpich"),
+        flags=JobFlags(**flags),
+        threads=JobSettings(),
         recipe=recipe,
         recipe_flag=recipe.name,
         overrides={},
         num_train_examples=recipe.num_train_examples,
-        **request,
     )
     made = job_plan.make(topology.repeated(node, len(reports), ()), asked)
-    changed = dataclasses.replace(made.request, job=job)
+    changed = dataclasses.replace(asked, flags=JobFlags(job=job, **flags))
     made = dataclasses.replace(made, request=changed)
     return {of.name: of for of in check.compare_ranks(report, made, reports)}
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from launch import job_plan, topology
 from launch.dialects import DIALECTS
-from launch.job_plan import Request
+from launch.job_plan import JobFlags, Request
 from resnet.base.errors import UserError
+from resnet.config.command_line import JobSettings
 from resnet.config.recipes import RECIPES, imagenet
 from tests.unit import machine_trees
 
@@ -32,9 +33,19 @@ ASYNC = {
 
 
 def make(nodes=CLUSTER, launcher="mpich", job="train", recipe=R24K, **others):
-    overrides, examples = others.pop("overrides", {}), recipe.num_train_examples
-    request = Request(job, launcher, recipe, recipe.name, overrides, examples, **others)
-    return job_plan.make(nodes, request)
+    request = {"overrides": {}, "num_train_examples": recipe.num_train_examples}
+    of_request = ("overrides", "passed_on", "hosts_file")
+    request |= {name: others.pop(name) for name in of_request if name in others}
+    return job_plan.make(
+        nodes,
+        Request(
+            flags=JobFlags(launcher=launcher, job=job, **others),
+            threads=JobSettings(),
+            recipe=recipe,
+            recipe_flag=recipe.name,
+            **request,
+        ),
+    )
 
 
 def command(nodes=CLUSTER, **changes):
@@ -79,7 +90,7 @@ def test_hosts_behind_a_shell_are_given_the_same_words():
 
 def test_another_recipe_is_named_and_given_flags_are_passed_on():
     words = {"precision": "--precision=bf16", "seed": "--seed=2"}
-    found = command(topology.stated(4, 2, 8), given=words, **FOUR_NODES)
+    found = command(topology.stated(4, 2, 8), passed_on=words, **FOUR_NODES)
     assert found[:5] == ["mpirun", "-np", "8", "-ppn", "2"]
     program = found[found.index("python") :]
     assert program[2:5] == ["--recipe=collapse_72ep_4k", "--precision=bf16", "--seed=2"]

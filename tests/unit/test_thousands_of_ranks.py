@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from data_prep.records.manifest import Manifest, Shard, Split
 from launch import job_plan, place_shards, topology
 from launch.dialects import DIALECTS
-from launch.job_plan import Request
+from launch.job_plan import JobFlags, Request
 from resnet.config import rules
+from resnet.config.command_line import JobSettings
 from resnet.config.recipes import RECIPES, imagenet
 from resnet.data import record_sets
 from resnet.data.input_pipeline import examples_of_micro_batch
@@ -64,10 +65,12 @@ def test_a_plan_has_all_ranks_and_the_whole_batch(
     plan = job_plan.make(
         topology.stated(num_nodes, 2, 24),
         Request(
-            *("train", launcher, recipe, recipe.name),
-            {"global_batch_size": num_ranks * rank_batch},
-            *(IMAGENET,),
-            ranks_per_node=per_node,
+            flags=JobFlags(launcher=launcher, ranks_per_node=per_node),
+            threads=JobSettings(),
+            recipe=recipe,
+            recipe_flag=recipe.name,
+            overrides={"global_batch_size": num_ranks * rank_batch},
+            num_train_examples=IMAGENET,
         ),
     )
     assert plan.shape.num_processes == num_ranks
@@ -87,10 +90,12 @@ def test_each_node_of_an_asynchronous_job_has_one_rank_that_hardly_computes(
     plan = job_plan.make(
         topology.stated(num_nodes, 2, 24),
         Request(
-            *("parameter_server", "mpich", ASYNC, ASYNC.name),
-            {"global_batch_size": num_nodes * workers},
-            *(IMAGENET,),
-            ranks_per_node=workers,
+            flags=JobFlags(job="parameter_server", ranks_per_node=workers),
+            threads=JobSettings(),
+            recipe=ASYNC,
+            recipe_flag=ASYNC.name,
+            overrides={"global_batch_size": num_nodes * workers},
+            num_train_examples=IMAGENET,
         ),
     )
     num_ranks, num_servers = plan.shape.num_processes, num_nodes - 1
