@@ -50,7 +50,7 @@ def row(entry: cli.Entry) -> str:
     default = entry.default
     if isinstance(default, tuple):
         default = ",".join(map(str, default))
-    shown = entry.unset if default in (None, "") else f"`{default}`"
+    shown = f"`{default}`" if default not in (None, "") else entry.unset or "none"
     short = entry.declaration.short_flag
     name = f"`--{entry.flag}`{f', `-{short}`' if short else ''}"
     meaning = entry.meaning.replace("|", "\\|")

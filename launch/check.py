@@ -96,12 +96,7 @@ def check(
 ) -> Checked:
     """Checks the hosts and, unless something is wrong with them, the ranks.
 
-    Args:
-        names: The hosts; none for this machine.
-        manifest_dir: The folder of records that all hosts must have; empty for none.
-
-    Raises:
-        UserError: If there is no such launcher.
+    The arguments are those of `hosts.reports`, which may raise a UserError.
     """
     reports, failures = hosts.reports(names, dialect, manifest_dir, requests)
     text = f"{len(reports)} of {len(reports) + len(failures)} answered"
@@ -230,11 +225,7 @@ class RankReport:
 
 
 def _start_ranks(plan: JobPlan, requests: StopRequests) -> RankReport:
-    """Starts the ranks of a plan, and returns what they got.
-
-    Raises:
-        UserError: If they don't start, or report nothing.
-    """
+    """Starts the ranks of a plan, and returns what they got."""
     seconds = round(_START_SECONDS + _SECONDS_PER_RANK * plan.shape.num_processes)
     program = [
         sys.executable,
@@ -260,11 +251,7 @@ def _start_ranks(plan: JobPlan, requests: StopRequests) -> RankReport:
 
 
 def parse_ranks(text: str) -> RankReport:
-    """Returns the report in what the measuring program has printed.
-
-    Raises:
-        UserError: If there is none.
-    """
+    """Returns the report in what the measuring program has printed."""
     for line in reversed(text.splitlines()):
         try:
             return json_file.parse(line, RankReport, "it", "a report of the ranks")

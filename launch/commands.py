@@ -61,7 +61,6 @@ class StopRequests:
     """
 
     def __init__(self) -> None:
-        """Prepares the object; signals are caught after `catch`."""
         self.seen: list[int] = []
         self._children: list[subprocess.Popen[bytes]] = []
 
@@ -85,11 +84,8 @@ class StopRequests:
     ) -> subprocess.Popen[bytes]:
         """Starts a command, to which signals are forwarded; `finish` must be called.
 
-        It runs in a session of its own. Otherwise mpirun would get SIGINT twice, from
-        the terminal and from this program.
-
-        Args:
-            unset: Variables that it must not see.
+        It runs in a session of its own, or mpirun would get SIGINT twice, from the
+        terminal and from this program, and without the variables to be unset.
 
         Raises:
             UserError: If there is no such program.
@@ -126,10 +122,9 @@ class StopRequests:
     def run_captured(
         self, words: Sequence[str], seconds: float, unset: Collection[str] = ()
     ) -> Completed:
-        """Runs a command, and returns what it prints. Threads may call it.
+        """Runs a command of `start`, and returns what it prints. Threads may call it.
 
         It has nothing to save, so it is killed if it doesn't end soon after a signal.
-        Its arguments and errors are those of `start`.
         """
         child = self.start(words, is_captured=True, unset=unset)
         end_at = time.monotonic() + seconds
@@ -149,10 +144,7 @@ class StopRequests:
     def run_labelled(
         self, words: Sequence[str], pattern: str, hosts: Mapping[int, str]
     ) -> int:
-        """Runs a job with rank and host in front of each line; returns its exit code.
-
-        Its further arguments are those of `Labels`.
-        """
+        """Runs a job whose output gets `Labels`; returns its exit code."""
         child = self.start(words, is_captured=True)
         threads = [
             threading.Thread(
@@ -197,9 +189,7 @@ class Labels:
         """Prepares the translation of a stream.
 
         Args:
-            pattern: A regular expression that matches a label, with the group `rank`
-                and, if the launcher names it, `host`; empty if there is no launcher but
-                a single rank.
+            pattern: `Dialect.label`; empty for a single rank without a launcher.
             hosts: The host of each rank, for labels that don't name it.
         """
         self._pattern = re.compile(pattern.encode()) if pattern else None
@@ -240,13 +230,11 @@ class Labels:
 
 def _copy(source: IO[bytes], target: int, labels: Labels) -> None:
     """Copies a stream with labels; goes on reading if nobody reads the copy."""
+    data = None
     with source:
-        while data := os.read(source.fileno(), _CHUNK_BYTES):
-            _write(target, labels.translate(data))
-        _write(target, labels.rest())
-
-
-def _write(target: int, data: bytes) -> None:
-    with contextlib.suppress(OSError):
-        while data:
-            data = data[os.write(target, data) :]
+        while data != b"":
+            data = os.read(source.fileno(), _CHUNK_BYTES)
+            labelled = labels.translate(data) if data else labels.rest()
+            with contextlib.suppress(OSError):
+                while labelled:
+                    labelled = labelled[os.write(target, labelled) :]

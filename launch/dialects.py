@@ -11,6 +11,25 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+_SIGNAL_SECONDS = 120  # Before the time limit; a save takes seconds.
+# Hydra (MPICH, Intel MPI) binds nothing unless it is asked to: each rank binds itself.
+_HYDRA = ("-f {hosts_file}", "-np {processes}", "-ppn {ppn}")
+# Intel MPI's own pinning divides the node in another way where cores or ranks are
+# uneven. Scripts export the variable (launch/jobs/site.sh).
+_UNPINNED = ("-genv I_MPI_PIN off", *_HYDRA)
+# Characters that no program prints, since Hydra labels each piece of a line, too.
+_HYDRA_LABEL_OPTIONS = ("-prepend-pattern", "\x1e%r %h\x1f")
+_HYDRA_LABEL = "\x1e(?P<rank>\\d+) (?P<host>[^\x1f]*)\x1f"
+# The function of launch/jobs/site.sh also offers srun.
+_SET_LAUNCHER = "set_launcher {processes} {in_turn}{maybe_cyclic}"
+# Without `--bind-to none` Open MPI pins each of one or two ranks to a single core.
+_OPEN_MPI = "-np {processes} --map-by {mapping} --bind-to none"
+_CLONE_ABOVE = (
+    """REPOSITORY=${REPOSITORY:-$(CDPATH='' cd"""
+    """ "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}""",
+)
+_REQUEUED = ("#SBATCH --requeue", "#SBATCH --open-mode=append")
+
 
 @dataclass(frozen=True)
 class JobShape:
@@ -43,18 +62,20 @@ class BatchSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How one launcher or scheduler is spoken to."""
+    """How one launcher or scheduler is spoken to, by default MPICH's Hydra."""
 
     title: str
-    program: str  # That starts the ranks, with the options about them.
+    program: str = "mpirun"  # That starts the ranks, with the options about them.
     options: Sequence[str]
-    host_command: Sequence[str]  # That runs a program once, on `{host}`.
+    host_command: Sequence[str] = ("mpirun -hosts {host} -np 1",)  # One program there.
     shell_on_host: bool = False  # Whether a shell there parses what it has joined.
     unset_on_host: Sequence[str] = ()  # Variables that `host_command` must not see.
     # Names a job's file with a line for each process of a node.
     hosts_variable: str = ""
-    label_options: Sequence[str]  # That put a label before each line of a rank.
-    label: str  # Matches it: the group `rank` and, if the launcher names it, `host`.
+    # That put a label before each line of a rank, and what matches it: the group `rank`
+    # and, if the launcher names it, `host`.
+    label_options: Sequence[str] = _HYDRA_LABEL_OPTIONS
+    label: str = _HYDRA_LABEL
     header: Sequence[str] = ()  # Of a batch file; none for launchers alone.
     header_if_resumed: Sequence[str] = ()
     header_otherwise: Sequence[str] = ()
@@ -62,8 +83,8 @@ class Dialect:
     # REPOSITORY to its clone, that set the array `launcher`, and that ask a run to save
     # before its time limit where the scheduler doesn't.
     enter_folder: Sequence[str] = ()
-    find_clone: Sequence[str]
-    script_launcher: Sequence[str]
+    find_clone: Sequence[str] = _CLONE_ABOVE
+    script_launcher: Sequence[str] = (_SET_LAUNCHER,)
     before_limit: Sequence[str] = ()
     # The function of launch/jobs/requeue.sh that runs a job that resumes; empty if the
     # script becomes the launcher.
@@ -133,14 +154,15 @@ def _batch_values(batch: BatchSettings) -> Values:
 
 def _filled(templates: Iterable[str], values: Values) -> list[str]:
     """Returns the texts of templates, without those that have a value of None."""
-    found = []
+    texts = []
     for template in templates:
-        names = [name for name in re.findall(r"{(\w+)}", template) if name in values]
-        if all(values[name] is not None for name in names):
-            for name in names:
-                template = template.replace(f"{{{name}}}", values[name] or "")
-            found.append(template)
-    return found
+        names = re.findall(r"{(\w+)}", template)
+        used = {name: values[name] for name in names if name in values}
+        if None not in used.values():
+            for name, value in used.items():
+                template = template.replace(f"{{{name}}}", str(value))
+            texts.append(template)
+    return texts
 
 
 def _words(templates: Iterable[str], values: Values) -> list[str]:
@@ -153,50 +175,19 @@ def _words(templates: Iterable[str], values: Values) -> list[str]:
     ]
 
 
-_SIGNAL_SECONDS = 120  # Before the time limit; a save takes seconds.
-# Hydra (MPICH, Intel MPI) binds nothing unless it is asked to: each rank binds itself.
-_HYDRA = ("-f {hosts_file}", "-np {processes}", "-ppn {ppn}")
-# Intel MPI's own pinning divides the node in another way where cores or ranks are
-# uneven. Scripts export the variable (launch/jobs/site.sh).
-_UNPINNED = ("-genv I_MPI_PIN off", *_HYDRA)
-# Characters that no program prints, since Hydra labels each piece of a line, too.
-_HYDRA_LABEL_OPTIONS = ("-prepend-pattern", "\x1e%r %h\x1f")
-_HYDRA_LABEL = "\x1e(?P<rank>\\d+) (?P<host>[^\x1f]*)\x1f"
-_HYDRA_ON_HOST = ("mpirun -hosts {host} -np 1",)
-# The function of launch/jobs/site.sh also offers srun.
-_SET_LAUNCHER = "set_launcher {processes} {in_turn}{maybe_cyclic}"
-# Without `--bind-to none` Open MPI pins each of one or two ranks to a single core.
-_OPEN_MPI = "-np {processes} --map-by {mapping} --bind-to none"
-_CLONE_ABOVE = (
-    """REPOSITORY=${REPOSITORY:-$(CDPATH='' cd"""
-    """ "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}""",
-)
-_REQUEUED = ("#SBATCH --requeue", "#SBATCH --open-mode=append")
-
 DIALECTS: dict[str, Dialect] = {
     "mpich": Dialect(
         title="MPICH",
-        program="mpirun",
         options=_HYDRA,
-        host_command=_HYDRA_ON_HOST,
-        label_options=_HYDRA_LABEL_OPTIONS,
-        label=_HYDRA_LABEL,
-        find_clone=_CLONE_ABOVE,
-        script_launcher=(_SET_LAUNCHER,),
     ),
     "intelmpi": Dialect(
         title="Intel MPI",
-        program="mpirun",
         options=_UNPINNED,
-        host_command=_HYDRA_ON_HOST,
         label_options=("-prepend-rank",),
         label=r"^\[(?P<rank>\d+)\] ",
-        find_clone=_CLONE_ABOVE,
-        script_launcher=(_SET_LAUNCHER,),
     ),
     "openmpi": Dialect(
         title="Open MPI",
-        program="mpirun",
         # On other hosts, `python` is looked up in the PATH of this one, which has the
         # environment's programs, rather than in that of ssh.
         options=("--hostfile {hosts_file}", _OPEN_MPI, "-x PATH"),
@@ -204,7 +195,6 @@ DIALECTS: dict[str, Dialect] = {
         label_options=("--tag-output",),
         # Not only where a line begins: it labels each piece, as Hydra does.
         label=r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>:",
-        find_clone=_CLONE_ABOVE,
         script_launcher=(  # The function sets `passed_on`: PATH and other variables.
             "set_passed_on",
             'launcher=(mpirun ${HOSTFILE:+--hostfile "$HOSTFILE"} '
@@ -273,13 +263,10 @@ DIALECTS: dict[str, Dialect] = {
     ),
     "lsf": Dialect(
         title="LSF",
-        program="mpirun",
         # Hydra takes the hosts from LSF, and starts its helper processes by blaunch.
         options=("-rmk lsf", "-launcher lsf", *_UNPINNED),
         host_command=("blaunch {host}",),
         hosts_variable="LSB_DJOB_HOSTFILE",
-        label_options=_HYDRA_LABEL_OPTIONS,
-        label=_HYDRA_LABEL,
         header=(
             "#BSUB -q {partition}",
             "#BSUB -W {hours}:{minutes}",
@@ -299,13 +286,10 @@ DIALECTS: dict[str, Dialect] = {
     ),
     "pbs": Dialect(
         title="PBS",
-        program="mpirun",
         options=("-rmk pbs", *_UNPINNED),  # Hydra takes the hosts from PBS_NODEFILE.
         host_command=("ssh -o BatchMode=yes {host}",),
         hosts_variable="PBS_NODEFILE",
         shell_on_host=True,
-        label_options=_HYDRA_LABEL_OPTIONS,
-        label=_HYDRA_LABEL,
         header=(
             "#PBS -q {partition}",
             "#PBS -l walltime={hours}:{minutes}:00",

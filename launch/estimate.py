@@ -9,6 +9,7 @@ nodes stop paying, and whether compressed gradients pay. How fast a node is has
 to be measured or stated.
 """
 
+import bisect
 import dataclasses
 import json
 import math
@@ -54,10 +55,8 @@ class NodeSpeed:
 
     benchmark: tuple[str, ...] = setting(
         (),
-        "In place of --rate, files with what eval/benchmark.py --json printed on one"
-        " node, for one batch size each, separated by commas.",
+        "In place of --rate, files that eval/benchmark.py --json printed on one node.",
         common=True,
-        unset="none",
     )
     rate: float | None = setting(
         None,
@@ -68,15 +67,14 @@ class NodeSpeed:
     )
     ranks_per_node: int | None = setting(
         None,
-        "The number of ranks on each node; unset, that of the benchmark, or 1.",
+        "The number of ranks on each node.",
         bounds=COUNT,
         common=True,
         unset="the benchmark's, or 1",
     )
     step_noise: float | None = setting(
         None,
-        "The standard deviation of a node's step as a fraction of it; unset, that of"
-        " the benchmark, or 0.02.",
+        "The standard deviation of a node's step as a fraction of it.",
         bounds=(0, 1),
         unset="the benchmark's, or 0.02",
     )
@@ -90,27 +88,20 @@ class Question:
 
     nodes: tuple[int, ...] = setting(
         (),
-        "The numbers of nodes in the table, separated by commas; unset, about the"
-        " powers of two up to 4,096.",
+        "The numbers of nodes in the table, separated by commas.",
         common=True,
-        unset="about the powers of two",
+        unset="about the powers of two up to 4,096",
     )
     within: str = setting(
-        "",
-        "The time of the training to find the nodes for, such as 1h.",
-        common=True,
-        unset="none",
+        "", "The time of the training to find the nodes for, such as 1h.", common=True
     )
-    plot: str = setting(
-        "", "The file for a figure, such as estimate.png.", common=True, unset="none"
-    )
+    plot: str = setting("", "The file for a figure, such as estimate.png.", common=True)
     json: bool = setting(
         False, "Print the estimate as JSON too, in the last line.", common=True
     )
     compare_on: int | None = setting(
         None,
-        "The number of nodes on which compression methods are compared; unset, the"
-        " answer to --within, or the knee.",
+        "The number of nodes on which compression methods are compared.",
         unset="that of `--within`, or the knee",
     )
 
@@ -135,8 +126,7 @@ class ClusterFlags:
     )
     allreduce: str = setting(
         "auto",
-        "The algorithm that sums gradients, one of {names}; auto takes the fastest one"
-        " for the message.",
+        "The algorithm that sums gradients, one of {names}; auto is the fastest one.",
         names=estimator.ALLREDUCES,
     )
     overlap: float = setting(
@@ -147,10 +137,9 @@ class ClusterFlags:
     )
     shared_disk_gbit: float | None = setting(
         None,
-        "The read bandwidth of a disk that all nodes share, in Gbit/s; unset, each node"
-        " has the records on a disk of its own.",
+        "The read bandwidth of a disk that all nodes share, in Gbit/s.",
         bounds=_POSITIVE,
-        unset="none",
+        unset="a disk in each node",
     )
     image_kilobytes: float = setting(
         110.0,
@@ -159,8 +148,7 @@ class ClusterFlags:
     )
     num_classes: int = setting(
         0,
-        "The number of classes; 0 for 10 with CIFAR-10's networks and 1,000 with"
-        " others.",
+        "The number of classes; 0 for that of CIFAR-10 or ImageNet, by the network.",
         bounds=COUNT_OR_ZERO,
         topic=topics.RECIPE,
     )
@@ -198,23 +186,23 @@ def main(argv: Sequence[str]) -> int:
     training = estimator.workload_of(
         config, flags.num_classes, image_size, 1e3 * flags.image_kilobytes
     )
-    batch, kind = training.global_batch_size, flags.allreduce
-    possible = estimator.dividing(batch, cluster.ranks_per_node)
+    possible = estimator.dividing(config.global_batch_size, cluster.ranks_per_node)
     numbers = sorted(set(question.nodes)) or estimator.about_powers_of_two(possible)
-    require_dividing(numbers, possible, batch, cluster, "--nodes")
     compared = [question.compare_on] if question.compare_on is not None else []
-    require_dividing(compared, possible, batch, cluster, "--compare_on")
+    for flag, chosen in (("--nodes", numbers), ("--compare_on", compared)):
+        require_dividing(chosen, possible, config, cluster, flag)
     seconds = parse_time(question.within, "--within") if question.within else 0.0
-    shown = [estimator.predict(training, cluster, number, kind) for number in numbers]
-    predictions = [
-        estimator.predict(training, cluster, number, kind) for number in possible
-    ]
-    knee = estimator.knee(predictions)
-    within = estimator.within(predictions, seconds)
+    predictions = {
+        number: estimator.predict(training, cluster, number, flags.allreduce)
+        for number in possible
+    }
+    shown = [predictions[number] for number in numbers]
+    knee = estimator.knee(list(predictions.values()))
+    within = estimator.within(list(predictions.values()), seconds)
     texts = [
         describe(training, cluster, config),
         table(shown),
-        answers(within, question.within, knee, predictions),
+        answers(within, question.within, knee, list(predictions.values())),
     ]
     values: dict[str, Any] = {
         "recipe": config.recipe,
@@ -228,11 +216,22 @@ def main(argv: Sequence[str]) -> int:
     }
     compared_on = question.compare_on or (within or knee).num_nodes
     if compared_on > 1:
-        text, values["exchanges"] = compare(training, cluster, compared_on, kind)
+        text, exchanges = compare(training, cluster, compared_on, flags.allreduce)
         texts.append(text)
+        values["exchanges"] = exchanges
     if question.plot:
+        from resnet.metrics import figure
+
+        parts = {
+            of.num_nodes: {
+                part: getattr(of, part) / of.step_seconds for part in figure.STEP_PARTS
+            }
+            for of in shown
+        }
+        hours = {number: of.hours for number, of in predictions.items()}
         title = f"{config.recipe}, {cluster.images_per_second:.4g} images/s a node"
-        draw(question.plot, predictions, shown, knee, seconds / 3600, title)
+        drawn = figure.estimate(hours, knee.num_nodes, seconds / 3600, parts, title)
+        figure.write(drawn, pathlib.Path(question.plot), "--plot")
     print_to_pipe("\n\n".join(texts))
     if question.json:
         print_to_pipe(json.dumps(values))
@@ -242,32 +241,27 @@ def main(argv: Sequence[str]) -> int:
 def require_dividing(
     numbers: Sequence[int],
     possible: Sequence[int],
-    global_batch_size: int,
+    config: Config,
     cluster: Cluster,
     flag: str,
 ) -> None:
-    """Refuses numbers of nodes that don't divide a batch.
-
-    Raises:
-        UserError: With the nearest numbers that do.
-    """
+    """Refuses numbers of nodes that don't divide a batch, naming the nearest ones."""
+    batch, per_node = config.global_batch_size, cluster.ranks_per_node
     if not possible:
         raise UserError(
-            f"--ranks_per_node must divide the global batch of {global_batch_size:,};"
-            f" got {cluster.ranks_per_node}. Choose a divisor, or another"
-            " --train_batch_size."
+            f"--ranks_per_node must divide the global batch of {batch:,}; got"
+            f" {per_node}. Choose a divisor, or another --train_batch_size."
         )
     for number in numbers:
         if not 1 <= number <= MOST_NODES:
             raise UserError(f"{flag} must be from 1 to {MOST_NODES:,}; got {number:,}.")
         if number not in possible:
-            below = [other for other in possible if other < number][-1:]
-            above = [other for other in possible if other > number][:1]
-            nearest = [f"{other:,}" for other in (*below, *above)]
+            index = bisect.bisect(possible, number)
+            nearest = [f"{n:,}" for n in possible[max(index - 1, 0) : index + 1]]
             raise UserError(
-                f"the ranks must divide the global batch of {global_batch_size:,}"
-                f" evenly; {number:,} nodes of {cluster.ranks_per_node} rank(s) don't."
-                f" The nearest numbers of nodes are {' and '.join(nearest)}."
+                f"the ranks must divide the global batch of {batch:,} evenly;"
+                f" {number:,} nodes of {per_node} rank(s) don't. The nearest numbers of"
+                f" nodes are {' and '.join(nearest)}."
             )
 
 
@@ -368,11 +362,7 @@ def fitted_speed(results: Sequence[Benchmark]) -> tuple[float, float]:
 
 
 def read_benchmark(path: str, model: str) -> Benchmark:
-    """Returns the results of a benchmark of one node.
-
-    Raises:
-        UserError: If they aren't a benchmark's, or are of another network.
-    """
+    """Returns the results of a benchmark of one node, of a network."""
     with json_file.naming(path, "what eval/benchmark.py --json printed (--benchmark)"):
         try:
             lines = pathlib.Path(path).read_text(encoding="utf-8").strip().splitlines()
@@ -407,11 +397,9 @@ def parse_time(text: str, flag: str) -> float:
 
 def describe(workload: Workload, cluster: Cluster, config: Config) -> str:
     """Returns what is estimated, in lines."""
-    node = f"{cluster.images_per_second:.4g} images/s by itself"
+    step, disk = "", "each node reads its own disk"
     if cluster.fixed_seconds:
-        node += f" and {cluster.fixed_seconds:.3g} s a step"
-    node += f", {cluster.ranks_per_node} rank(s), steps vary by"
-    disk = "each node reads its own disk"
+        step = f" and {cluster.fixed_seconds:.3g} s a step"
     if cluster.shared_disk < math.inf:
         together = _number(cluster.shared_disk / _GIGABIT)
         disk = f"all nodes read {together} Gbit/s together"
@@ -422,7 +410,11 @@ def describe(workload: Workload, cluster: Cluster, config: Config) -> str:
             f" {workload.gradient_bytes / 1e6:,.1f} MB of gradients"
         ),
         "exchange": _exchange(workload),
-        "node": f"{node} {cluster.step_noise:.1%}; {disk}",
+        "node": (
+            f"{cluster.images_per_second:.4g} images/s by itself{step},"
+            f" {cluster.ranks_per_node} rank(s), steps vary by"
+            f" {cluster.step_noise:.1%}; {disk}"
+        ),
         "network": (
             f"{_number(cluster.bandwidth / _GIGABIT)} Gbit/s a node,"
             f" {_number(1e6 * cluster.latency)} us a message, the exchange overlaps"
@@ -440,11 +432,11 @@ def _exchange(workload: Workload) -> str:
         text = f"gradients, {compression.method} ({compression.compress})"
         if not any(METHODS[compression.method].seconds):
             text += "; the time of its codec wasn't measured and counts as 0"
-    if not workload.num_averages:
-        return text
     averages = f"{workload.num_averages:,} averages of the weights (local SGD)"
     if not workload.num_exchanges:
         return averages
+    if not workload.num_averages:
+        return text
     return f"{text} in {workload.num_exchanges:,} steps, then {averages}"
 
 
@@ -474,33 +466,31 @@ def answers(
     predictions: Sequence[Prediction],
 ) -> str:
     """Returns sentences about the time that is asked for, and about the knee."""
-    lines = []
+    sentences = []
     if time and within:
-        lines = hanging(
-            "",
+        sentences.append(
             f"{within.num_nodes:,} node(s) train in {time}: in"
             f" {estimated(3600 * within.hours)}, for {_number(within.node_hours)}"
-            f" node-hours, at an efficiency of {within.efficiency:.0%}.",
+            f" node-hours, at an efficiency of {within.efficiency:.0%}."
         )
     elif time:
         fastest = min(predictions, key=lambda of: of.step_seconds)
-        lines = hanging(
-            "",
+        sentences.append(
             f"No number of nodes trains in {time}: the fastest, {fastest.num_nodes:,},"
-            f" take {estimated(3600 * fastest.hours)}.",
+            f" take {estimated(3600 * fastest.hours)}."
         )
     if knee is predictions[-1]:
-        text = (
+        sentences.append(
             f"There is no knee up to {knee.num_nodes:,} nodes: the efficiency never"
             " falls faster than the time."
         )
     else:
-        text = (
+        sentences.append(
             f"The knee is at {knee.num_nodes:,} node(s)"
             f" ({estimated(3600 * knee.hours)}, efficiency {knee.efficiency:.0%}):"
             " beyond it the efficiency falls faster than the time."
         )
-    return "\n".join([*lines, *hanging("", text)])
+    return "\n".join(line for text in sentences for line in hanging("", text))
 
 
 def compare(
@@ -533,33 +523,8 @@ def compare(
     return "\n".join(lines), values
 
 
-def draw(
-    path: str,
-    predictions: Sequence[Prediction],
-    shown: Sequence[Prediction],
-    knee: Prediction,
-    hours_limit: float,
-    title: str,
-) -> None:
-    """Writes the figure of --plot."""
-    from resnet.metrics import figure
-
-    parts = {
-        of.num_nodes: {
-            part: getattr(of, part) / of.step_seconds for part in figure.STEP_PARTS
-        }
-        for of in shown
-    }
-    hours = {of.num_nodes: of.hours for of in predictions}
-    drawn = figure.estimate(hours, knee.num_nodes, hours_limit, parts, title)
-    figure.write(drawn, pathlib.Path(path), "--plot")
-
-
 def _cell(value: float) -> str:
-    """Returns a number in at most six characters; it is 0 below 1e-9.
-
-    It is ">9e99" for more than six characters hold, also if no float holds it.
-    """
+    """Returns a number in at most six characters, from 0 to ">9e99"."""
     if value < 1e-9:
         return "0"
     if not value < 9.9e99:
@@ -573,9 +538,7 @@ def _cell(value: float) -> str:
 
 def _number(value: float) -> str:
     """Returns a number with three significant digits, without an exponent."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 if __name__ == "__main__":

@@ -89,14 +89,11 @@ class Workload:
 def workload_of(
     config: Config, num_classes: int, rate_image_size: int, image_bytes: float
 ) -> Workload:
-    """Returns the workload of a run.
+    """Returns the workload of a run, refusing one that can't be estimated.
 
     Args:
         num_classes: The number of classes; 0 for the usual one of the network.
         rate_image_size: The side in pixels of the images that the nodes' rate is for.
-
-    Raises:
-        UserError: If the training is asynchronous, or its messages depend on shapes.
     """
     if config.is_async:
         raise UserError(
@@ -172,7 +169,7 @@ def rabenseifner(size: float, num_nodes: int, ranks_per_node: int = 1) -> Stages
 
 
 def _extra(num_nodes: int, ranks_per_node: int) -> int:
-    """Returns whether the tensor travels once more before all stages, and after them.
+    """Returns 1 if the tensor travels once more before all stages, and after them.
 
     For numbers that aren't powers of two, pairs of neighboring ranks become one. An
     even number of ranks on a node pairs up within it.
@@ -180,7 +177,7 @@ def _extra(num_nodes: int, ranks_per_node: int) -> int:
     Source: MPICH, allreduce_intra_recursive_doubling.c.
     """
     is_power = num_nodes & (num_nodes - 1) == 0
-    return 0 if is_power or ranks_per_node % 2 == 0 else 1
+    return 0 if is_power else ranks_per_node % 2
 
 
 def ring(size: float, num_ranks: int) -> Stages:
@@ -348,11 +345,9 @@ class Prediction:
 
     def as_dict(self) -> dict[str, float]:
         """Returns the prediction and what follows from it, for JSON."""
-        following = ("step_seconds", "images_per_second", "efficiency", "hours")
-        return {
-            **dataclasses.asdict(self),
-            **{name: getattr(self, name) for name in (*following, "node_hours")},
-        }
+        following = "step_seconds images_per_second efficiency hours node_hours"
+        values = {name: getattr(self, name) for name in following.split()}
+        return {**dataclasses.asdict(self), **values}
 
 
 def predict(
@@ -502,10 +497,8 @@ def break_even(
     """Returns the bandwidth below which another exchange takes less time.
 
     Found by bisection, since the time that fewer bytes save falls with the bandwidth.
-
-    Returns:
-        Bytes per second of a node; infinity if it takes less at any bandwidth, and None
-        if it takes more at any.
+    It is in bytes per second of a node; infinity if the exchange takes less at any
+    bandwidth, and None if it takes more at any.
     """
 
     def saves_at(bandwidth: float) -> bool:

@@ -56,11 +56,7 @@ def read_file(path: str) -> list[str]:
 
 
 def of_job(num_nodes: int, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Returns the hosts of the scheduler's job; none if it is this machine.
-
-    Raises:
-        UserError: If they are not known, or not as many as nodes.
-    """
+    """Returns the hosts of the scheduler's job; none if it is this machine."""
     hosts = _of_scheduler(environ)
     if not hosts and num_nodes == 1:
         return []
@@ -96,8 +92,7 @@ def report_of_this(manifest_dir: str, root: Path = Path("/")) -> HostReport:
     """Returns the report of this machine.
 
     Args:
-        manifest_dir: The folder whose manifest is compared: that of the records, or the
-            one that they will be copied from; empty for none.
+        manifest_dir: The folder whose manifest is compared; empty for none.
         root: The folder that stands for `/` of /proc and /sys.
     """
     data, problem = _data(manifest_dir) if manifest_dir else ("", "")
@@ -127,14 +122,9 @@ def _data(folder: str) -> tuple[str, str]:
 def reports(
     names: Sequence[str], dialect: Dialect, manifest_dir: str, requests: StopRequests
 ) -> tuple[dict[str, HostReport], dict[str, str]]:
-    """Returns the reports of all hosts, which are asked at the same time.
+    """Returns the report of each host that answers, and a sentence for each other one.
 
-    Args:
-        names: The hosts; none for this machine.
-        manifest_dir: As in `report_of_this`.
-
-    Returns:
-        The report of each host that has answered, and for each other a sentence.
+    Without names, it is that of this machine; hosts are asked at the same time.
 
     Raises:
         UserError: If there is no such launcher.
@@ -148,13 +138,11 @@ def reports(
         answers = list(
             threads.map(lambda name: _ask(name, dialect, arguments, requests), names)
         )
-    answered, failures = {}, {}
-    for name, answer in zip(names, answers, strict=True):
-        if isinstance(answer, HostReport):
-            answered[name] = answer
-        else:
-            failures[name] = answer
-    return answered, failures
+    pairs = list(zip(names, answers, strict=True))
+    return (
+        {name: answer for name, answer in pairs if isinstance(answer, HostReport)},
+        {name: answer for name, answer in pairs if isinstance(answer, str)},
+    )
 
 
 def _ask(

@@ -45,37 +45,32 @@ class JobFlags:
 
     launcher: str = setting(
         "mpich",
-        "The launcher or scheduler, one of {names}; mpich is also that of other MPIs"
-        " with Hydra.",
+        "The launcher or scheduler, one of {names}; mpich is that of any Hydra.",
         names=tuple(DIALECTS),
         common=True,
     )
     job: str = setting(
         "train",
-        "What is planned, one of {names}: a training, an evaluation, or an asynchronous"
-        " training.",
+        "What is planned, one of {names} (an asynchronous training).",
         names=tuple(PROGRAMS),
         common=True,
     )
     output: str = setting(
         "plan",
-        "What is printed, one of {names}: the plan, the command alone, a script (a"
-        " batch file for a scheduler), all as JSON, the nodes as JSON, or what --check"
-        " asks each host.",
+        "What is printed, one of {names}. A script is a batch file for a scheduler; the"
+        " last two are JSON about the nodes, and about this host.",
         names=("plan", "command", "script", "json", "topology", "host"),
         flag="print",
         common=True,
     )
     check: bool = setting(
         False,
-        "Check the hosts and start the ranks once, instead of printing the plan: a"
-        " table of what was found, and exit code 2 if there is a problem.",
+        "Check the hosts and start the ranks once, instead of printing the plan.",
         common=True,
     )
     run: bool = setting(
         False,
-        "Check, and then run the job under the supervisor, with rank and host in front"
-        " of each line.",
+        "Check, then run the job supervised, with rank and host before each line.",
         common=True,
     )
     ranks_per_node: int | None = setting(
@@ -95,8 +90,7 @@ class JobFlags:
     )
     run_name: str = setting(
         "",
-        "The name of the job and, in a script without --model_dir, of the run's folder"
-        " in OUTPUT_DIR.",
+        "The name of the job and, without --model_dir, of its folder in OUTPUT_DIR.",
         unset="that of `--model_dir`, or the recipe",
     )
     time_limit: str = setting("24:00", "The time limit of a batch job, as HH:MM.")
@@ -105,26 +99,18 @@ class JobFlags:
     )
     srun_mpi: str = setting(
         "",
-        "The plugin by which srun starts MPI programs, such as pmi2 or pmix"
-        " (srun --mpi=list).",
+        "The plugin by which srun starts MPI programs (srun --mpi=list).",
         unset="the site's",
     )
     stage_from: str = setting(
-        "",
-        "A shared folder whose records a script first copies to --data_dir on each"
-        " node; with --shard_by=file each node's own.",
-        unset="none",
+        "", "A shared folder whose records a script copies to each node's --data_dir."
     )
     bundle: str = setting(
-        "",
-        "An archive of `make bundle` on a shared disk: a script has each node unpack it"
-        " on its own disk, and runs from there.",
-        unset="none",
+        "", "A shared archive of `make bundle`, which each node of a script runs from."
     )
     clone: str | None = setting(
         None,
-        "The path of this clone on the cluster, for a script; if empty, the script"
-        " looks for it, as those in launch/jobs do.",
+        "The path of this clone on the cluster; if empty, a script looks for it.",
         unset="its path here",
     )
 
@@ -177,11 +163,6 @@ class JobPlan:
         is_elsewhere = self.dialect.starts_any or bool(self.shape.hosts_file)
         return self.shape.num_processes > 1 or is_elsewhere
 
-    @property
-    def parts_name(self) -> str:
-        """What the processes are called that share a batch."""
-        return "workers" if self.job == "parameter_server" else "ranks"
-
     def command(
         self,
         data_dir: str,
@@ -190,12 +171,9 @@ class JobPlan:
         python: str = _PYTHON,
         options: Sequence[str] = (),
     ) -> list[str]:
-        """Returns the words of the command.
+        """Returns the words of the command, with further options of the launcher.
 
-        Args:
-            clone: The path of the clone with a slash behind it; empty if the command is
-                called in it.
-            options: Further ones of the launcher.
+        The path of the clone has a slash behind it; it is empty for a call in it.
         """
         folders = {DATA_DIR: data_dir, MODEL_DIR: model_dir, CLONE: clone}
         words = list(self.program[self.program.index(_PYTHON) + 1 :])
@@ -272,11 +250,8 @@ def _resolve(
 ) -> tuple[Derived, list[str]]:
     """Returns the training, and why its gradients are accumulated, if they are.
 
-    They are if the images of a rank don't fit into its memory at once, over as many
-    micro-batches as it takes, unless the request says over how many.
-
-    Args:
-        memory_bytes: The memory of a rank; 0 if it isn't known.
+    They are if the images of a rank don't fit into its memory (0 if it isn't known) at
+    once, over as many micro-batches as it takes, unless the request says over how many.
     """
     config = resolve(
         request.recipe,

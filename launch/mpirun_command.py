@@ -1,6 +1,7 @@
 """Reads the hosts and ranks of an mpirun command, and removes hosts from it."""
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,10 +51,7 @@ class MpirunCommand:
         return b"Open MPI" in _run([self.words[0], "--version"])[1]
 
     def find_unreachable_hosts(self) -> list[str]:
-        """Returns the hosts on which the launcher can no longer run a program.
-
-        All hosts are probed at the same time.
-        """
+        """Returns the hosts, probed at once, on which the launcher runs no program."""
         with ThreadPoolExecutor(max_workers=max(len(self.hosts), 1)) as threads:
             codes = list(threads.map(lambda host: _run(self._on(host))[0], self.hosts))
         return [host for host, code in zip(self.hosts, codes, strict=True) if code]
@@ -87,13 +85,14 @@ def _run(words: Sequence[str]) -> tuple[int, bytes]:
     return done.returncode, done.stdout
 
 
-def parse(words: Sequence[str]) -> MpirunCommand | None:
-    """Returns a parsed command, or None if it isn't a command of mpirun.
+def flag_value(name: str, words: Sequence[str]) -> str | None:
+    """Returns the last value of a program's flag in a command, or None."""
+    values = re.findall(rf"^--?{name}[=\n](.*)$", "\n".join(words), re.M)
+    return values[-1] if values else None
 
-    Raises:
-        UserError: If its number of ranks or of ranks per host isn't a number, or its
-            host file can't be read.
-    """
+
+def parse(words: Sequence[str]) -> MpirunCommand | None:
+    """Returns a parsed command, or None if it isn't a command of mpirun."""
     program = Path(words[0]).name if words else ""
     for launcher in LAUNCHERS.values():
         if launcher.host_options and program.startswith(launcher.processes):

@@ -41,7 +41,8 @@ def describe(plan: JobPlan, data_dir: str, model_dir: str) -> str:
     ):
         lines += listed(title, [f"{phrase}." for phrase in phrases])
     command = shlex.join(plan.command(data_dir, model_dir))
-    return "\n".join([*lines, "", f"Command ({plan.dialect.title}):", f"    {command}"])
+    lines += ["", f"Command ({plan.dialect.title}):", f"    {command}"]
+    return "\n".join(lines)
 
 
 def to_json(plan: JobPlan, data_dir: str, model_dir: str) -> str:
@@ -106,15 +107,14 @@ def _nodes(topology: Topology) -> str:
 
 
 def _ranks(plan: JobPlan) -> str:
-    chosen, shape = plan.layout, plan.shape
-    text = f"{shape.num_processes:,}"
+    num_processes, num_ranks = plan.shape.num_processes, plan.layout.num_ranks
+    text = f"{plan.topology.num_nodes:,} nodes x {plan.layout.ranks_per_node}"
     if plan.job == "parameter_server":
-        others = shape.num_processes - chosen.num_ranks
-        return (
-            f"{text} = 1 coordinator, {others - 1} server(s), {chosen.num_ranks:,}"
-            f" workers; at most {shape.processes_per_node} on a node, in turn"
+        text = (
+            f"1 coordinator, {num_processes - num_ranks - 1} server(s), {num_ranks:,}"
+            f" workers; at most {plan.shape.processes_per_node} on a node, in turn"
         )
-    return f"{text} = {plan.topology.num_nodes:,} nodes x {chosen.ranks_per_node}"
+    return f"{num_processes:,} = {text}"
 
 
 def _bindings(plan: JobPlan) -> Iterator[str]:
@@ -133,6 +133,11 @@ def _bindings(plan: JobPlan) -> Iterator[str]:
         yield f"and so on for {len(plan.layout.cores)} local ranks"
 
 
+def _parts(plan: JobPlan) -> str:
+    """Returns what the processes are called that share a batch."""
+    return "workers" if plan.job == "parameter_server" else "ranks"
+
+
 def _num_steps(run: Derived) -> int:
     """Returns the number of steps until the run ends or stops."""
     return run.config.last_step - run.first_step
@@ -142,7 +147,7 @@ def _training(plan: JobPlan, run: Derived) -> Iterator[tuple[str, str]]:
     """Yields the lines about batch, steps, rates and memory of a training."""
     recipe, num_steps = plan.request.recipe, _num_steps(run)
     yield "recipe", f"{recipe.name}, from {recipe.source}"
-    yield "batch", explain.batch_of(run, plan.parts_name)
+    yield "batch", explain.batch_of(run, _parts(plan))
     yield "steps", f"{num_steps:,} = {run.config.epoch(num_steps):.2f} epochs"
     for index, phase in enumerate(run.phases):
         text = f"{phase.settings.name}: {phase.rates[0]:.4g}"
@@ -195,15 +200,7 @@ def _numbers(plan: JobPlan, run: Derived) -> dict[str, Any]:
 
 
 def script(plan: JobPlan, data_dir: str, model_dir: str, written_by: str) -> str:
-    """Returns the script of a job.
-
-    Args:
-        data_dir: The folder of the records; empty if launch/jobs/site.sh names it.
-        model_dir: The same of the run's folder.
-
-    Raises:
-        UserError: If a flag about scripts is wrong.
-    """
+    """Returns the script of a job; empty folders are left to launch/jobs/site.sh."""
     dialect, flags = plan.dialect, plan.request.flags
     if flags.stage_from and not data_dir:
         raise UserError(
@@ -327,7 +324,7 @@ def _title(plan: JobPlan) -> str:
     return (
         f"Trains the recipe {recipe.name} ({recipe.source}) on {where}."
         f" {config.global_batch_size // run.num_parts} examples per rank x"
-        f" {run.num_parts:,} {plan.parts_name} = {config.global_batch_size:,};"
+        f" {run.num_parts:,} {_parts(plan)} = {config.global_batch_size:,};"
         f" {num_steps:,} steps = {config.epoch(num_steps):.2f} epochs. {threads}."
     )
 

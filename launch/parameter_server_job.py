@@ -16,7 +16,6 @@ The arguments are those of dmlc/ps-lite, tracker/dmlc_mpi.py, of 2015.
 
 import os
 import pathlib
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -63,12 +62,7 @@ FLAGS: cli.Groups = (ServerJobFlags,)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the mpirun command of a job, and becomes it.
-
-    Raises:
-        UserError: If a number, the hosts or the command are wrong, or a host can't be
-            reached.
-    """
+    """Prints the mpirun command of a job, and becomes it."""
     end = argv.index("--") if "--" in argv else len(argv)
     job = cli.parse(argv[:end], __doc__, FLAGS).of(ServerJobFlags)
     words = argv[end + 1 :]
@@ -86,8 +80,13 @@ def main(argv: Sequence[str]) -> int:
     if job.hosts:
         command += ["-ppn", "1", "-hosts", ",".join(hosts.read_file(job.hosts))]
     command += [*words, *[f"--num_ps={num_servers}"] * has_servers]
-    if not job.dry_run:
-        _require_reachable(command, job.hosts)
+    parsed = None if job.dry_run else mpirun_command.parse(command)
+    if parsed and (unreachable := parsed.find_unreachable_hosts()):
+        raise UserError(
+            f"all hosts must be reachable; {', '.join(unreachable)} can't be, as by"
+            f" `mpirun -hosts {unreachable[0]} -np 1 true`. Remove them from"
+            f" {job.hosts}, or repair them."
+        )
     if not has_servers:
         print(
             "The training is synchronous (--sync_mode=bsp), so it has no parameter"
@@ -107,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _num_servers(words: Sequence[str], by_flag: int | None) -> int:
     """Returns the number of parameter servers, by -s or the command of the training."""
-    in_command = _value("num_ps", words)
+    in_command = mpirun_command.flag_value("num_ps", words)
     if in_command is None:
         return by_flag or 1
     if by_flag is not None and str(by_flag) != in_command:
@@ -122,29 +121,15 @@ def _num_servers(words: Sequence[str], by_flag: int | None) -> int:
     return int(in_command)
 
 
-def _require_reachable(command: Sequence[str], hosts_file: str) -> None:
-    parsed = mpirun_command.parse(command)
-    unreachable = parsed.find_unreachable_hosts() if parsed else []
-    if unreachable:
-        raise UserError(
-            f"all hosts must be reachable; {', '.join(unreachable)} can't be, as by"
-            f" `mpirun -hosts {unreachable[0]} -np 1 true`. Remove them from"
-            f" {hosts_file}, or repair them."
-        )
-
-
 def _is_async(words: Sequence[str]) -> bool:
     """Returns whether the command of a training asks for an asynchronous one."""
-    mode, recipe = _value("sync_mode", words), _value("recipe", words)
+    mode, recipe = (
+        mpirun_command.flag_value("sync_mode", words),
+        mpirun_command.flag_value("recipe", words),
+    )
     if mode is None and recipe is not None:
         mode = recipe_file.get(recipe).sync_mode
     return mode == "async"
-
-
-def _value(name: str, words: Sequence[str]) -> str | None:
-    """Returns the last value of a flag in a command, or None."""
-    values = re.findall(rf"^--?{name}[=\n](.*)$", "\n".join(words), re.M)
-    return values[-1] if values else None
 
 
 if __name__ == "__main__":

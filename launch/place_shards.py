@@ -92,9 +92,6 @@ def place(contents: Manifest, num_nodes: int) -> Placement:
 
     Each node has a contiguous range of shards, each shard is on one node, and the
     numbers of shards differ by at most one.
-
-    Raises:
-        UserError: If a split has fewer shards than there are nodes.
     """
     placement = {}
     for name, split in contents.splits.items():

@@ -59,18 +59,10 @@ class NodeFlags:
         None, "The number of nodes of the job.", bounds=COUNT, common=True, unset="1"
     )
     sockets: int | None = setting(
-        None,
-        "The number of processor sockets of a node.",
-        bounds=COUNT,
-        common=True,
-        unset="none",
+        None, "The number of processor sockets of a node.", bounds=COUNT, common=True
     )
     cores_per_socket: int | None = setting(
-        None,
-        "The number of cores of a socket.",
-        bounds=COUNT,
-        common=True,
-        unset="none",
+        None, "The number of cores of a socket.", bounds=COUNT, common=True
     )
     threads_per_core: int = setting(
         1, "The number of hyper-threads of a core.", bounds=COUNT
@@ -88,22 +80,16 @@ class NodeFlags:
     )
     probe: bool = setting(
         False,
-        "Detect the hardware instead of taking it from flags: of this machine or, with"
-        " --hosts, of each host of the file.",
+        "Read the hardware of this machine or, with --hosts, of each host of the file.",
         common=True,
     )
     hosts: str = setting(
-        "",
-        "A file of host names, one per line.",
-        short_flag="H",
-        common=True,
-        unset="none",
+        "", "A file of host names, one per line.", short_flag="H", common=True
     )
     topology: str = setting(
         "",
         "A file with the output of --probe --print=topology on a node, to plan for.",
         common=True,
-        unset="none",
     )
 
     def require_one_source(self, given: Mapping[str, str]) -> None:

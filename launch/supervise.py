@@ -14,7 +14,6 @@ them with -hosts or -f, not if it takes them from a Slurm allocation.
 """
 
 import pathlib
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,11 +80,7 @@ def supervise(
     limits: SuperviseFlags,
     locked_seconds: float = LOCKED_SECONDS,
 ) -> int:
-    """Runs a command until it is done or must not be restarted.
-
-    Returns:
-        The exit code of the last start.
-    """
+    """Runs a command until it is done or must not be restarted; returns its code."""
     failed_at: list[str] = []
     while True:
         history.remove_failure(model_dir)
@@ -133,15 +128,11 @@ def is_done(model_dir: pathlib.Path) -> bool:
     The exit code of the launcher is not enough: a rank that exits with 0 before the end
     takes the other ranks with it.
     """
-    config = settings_of(model_dir)
-    steps = step_dirs.saved_steps(model_dir)
-    return (
-        config is not None
-        and bool(steps)
-        and retention.ends_run(
-            model_dir, steps[-1], config.last_step, config.stop_at_top1
-        )
-    )
+    config, steps = settings_of(model_dir), step_dirs.saved_steps(model_dir)
+    if config is None or not steps:
+        return False
+    last_step, top1 = config.last_step, config.stop_at_top1
+    return retention.ends_run(model_dir, steps[-1], last_step, top1)
 
 
 def settings_of(model_dir: pathlib.Path) -> Config | None:
@@ -162,12 +153,8 @@ def place_of_failure(model_dir: pathlib.Path, failure: Mapping[str, Any]) -> str
 def on_reachable_hosts(words: Sequence[str], model_dir: pathlib.Path) -> Sequence[str]:
     """Returns the command without the hosts that can't be reached.
 
-    A command of Open MPI, which has other options than Hydra, stays as it is.
-
-    Raises:
-        UserError: If no host is left, or the ranks that are left can't share the global
-            batch. (If the run has saved no settings yet, the training checks the latter
-            itself.)
+    A command of Open MPI, which has other options than Hydra, stays as it is. Ranks
+    that can't share the global batch are refused, if the run has saved its settings.
     """
     command = mpirun_command.parse(words)
     if not command or not command.hosts or command.is_of_open_mpi():
@@ -194,13 +181,8 @@ def on_reachable_hosts(words: Sequence[str], model_dir: pathlib.Path) -> Sequenc
 
 
 def model_dir_of(words: Sequence[str], before: str) -> str:
-    """Returns the --model_dir that a command names, or else that of this program.
-
-    Raises:
-        UserError: If there is none, the two differ, or there is no command.
-    """
-    match = re.search(r"^--?model_dir(?:=|\n)(.+)$", "\n".join(words), re.M)
-    named = match[1] if match else before
+    """Returns the --model_dir that a command names, or else that of this program."""
+    named = mpirun_command.flag_value("model_dir", words) or before
     if not words or not named:
         raise UserError(
             "expected a command with --model_dir after `--`, such as `-- mpirun -np 2"

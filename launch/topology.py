@@ -95,11 +95,7 @@ def stated(
     numa_per_socket: int = 1,
     memory_bytes: int = 0,
 ) -> Topology:
-    """Returns the topology of a cluster that is described by numbers above 0.
-
-    Raises:
-        UserError: If the NUMA nodes of a socket can't have the same number of cores.
-    """
+    """Returns the topology of a cluster that is described by numbers above 0."""
     if cores_per_socket % numa_per_socket:
         raise UserError(
             "--cores_per_socket must be a multiple of --numa_per_socket; got"
@@ -131,11 +127,7 @@ def to_json(topology: Topology) -> str:
 
 
 def read(path: str) -> Topology:
-    """Returns the topology that `to_json` has written to a file, or sends to a pipe.
-
-    Raises:
-        UserError: If it can't be read, or holds something else.
-    """
+    """Returns the topology that `to_json` has written to a file, or sends to a pipe."""
     try:
         text = Path(path).read_bytes()
     except OSError as error:
@@ -147,11 +139,7 @@ def read(path: str) -> Topology:
 
 
 def of_hosts(probed: Sequence[tuple[str, Topology]]) -> Topology:
-    """Returns the topology of several hosts, each of which was probed.
-
-    Raises:
-        UserError: If the hosts differ, naming one that does and in what.
-    """
+    """Returns the topology of probed hosts; UserError names one that differs."""
     first_host, first = probed[0]
     for host, other in probed[1:]:
         if different := _difference(first, other):
@@ -217,7 +205,7 @@ def probe(root: Path = Path("/")) -> Topology:
     Args:
         root: The folder that stands for `/`: that of this machine, or another's copy.
     """
-    online = parse_cpu_list(_read(root / _CPUS / "online")) or _affinity(root) or [0]
+    online = parse_cpu_list(_read(root / _CPUS / "online")) or [0]
     installed = _cores(root, online)
     features = cpu_features.flags(root / "proc/cpuinfo")
     is_this_machine = root == Path("/")
@@ -239,11 +227,7 @@ def probe(root: Path = Path("/")) -> Topology:
 
 
 def _read(path: Path) -> str:
-    """Returns the text of a file without white space around it; empty if unreadable.
-
-    Linux refuses to read some of these files, such as the speed of an interface that
-    is down.
-    """
+    """Returns the stripped text of a file; empty if Linux refuses to read it."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -255,16 +239,11 @@ def _number(path: Path, default: int) -> int:
     return int(text) if re.fullmatch(r"-?\d+", text) else default
 
 
-def _affinity(root: Path) -> list[int]:
-    """Returns the logical processors of this process's affinity mask."""
-    status = _read(root / "proc/self/status")
-    match = re.search(r"^Cpus_allowed_list:\s*(\S+)$", status, re.M)
-    return parse_cpu_list(match[1]) if match else []
-
-
 def _allowed(root: Path, online: Sequence[int]) -> set[int]:
     """Returns the logical processors that affinity mask and cpuset allow."""
-    allowed = set(_affinity(root) or online)
+    status = _read(root / "proc/self/status")
+    match = re.search(r"^Cpus_allowed_list:\s*(\S+)$", status, re.M)
+    allowed = set(parse_cpu_list(match[1]) if match else online)
     for folder in _cgroups(root, "cpuset"):
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
             if cpus := parse_cpu_list(_read(folder / name)):
