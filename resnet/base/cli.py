@@ -318,8 +318,7 @@ def _lines_about(entry: Entry) -> str:
     default = entry.default
     if isinstance(default, tuple):
         default = ", ".join(map(str, default))
-    default = entry.unset if default in (None, "") else default
-    note = "" if default in (False, "") else f" (default: {default})"
+    note = "" if default in (None, False, "") else f" (default: {default})"
     short = entry.declaration.short_flag
     name = f"[no]{entry.flag}" if entry.type is bool else entry.flag
     return textwrap.fill(

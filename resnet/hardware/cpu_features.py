@@ -53,13 +53,12 @@ def has_bf16(features: frozenset[str]) -> bool:
 
 
 def amx_is_hidden(features: frozenset[str], cpuid: Cpuid | None = None) -> bool:
-    """Returns whether the CPU reports AMX but hides the description of its tiles.
+    """Returns whether the CPU, of some `flags`, reports AMX but hides its tiles.
 
     If the CPUID instruction can't be run, AMX counts as hidden: this disables AMX,
     which float32 doesn't use.
 
     Args:
-        features: The names of the CPU's features, as `flags` returns them.
         cpuid: A function from leaf and subleaf to the registers (eax, ebx, ecx, edx);
             None for the CPUID instruction of this processor.
     """
@@ -75,9 +74,8 @@ def amx_is_hidden(features: frozenset[str], cpuid: Cpuid | None = None) -> bool:
 def _run_cpuid(leaf: int, subleaf: int) -> tuple[int, int, int, int]:
     """Returns the registers eax, ebx, ecx and edx after the CPUID instruction.
 
-    Raises:
-        OSError: If the processor isn't an x86-64 one, or the system forbids memory that
-            is both writable and executable.
+    It is an OSError if the processor isn't an x86-64 one, or the system forbids memory
+    that is both writable and executable.
     """
     if platform.machine() != "x86_64":
         raise OSError(f"CPUID needs an x86-64 processor, not {platform.machine()}")

@@ -1,11 +1,9 @@
 """What the launchers of ranks are to a rank and a supervisor: one row each.
 
-How a launcher or scheduler is told to start ranks, in commands and batch files, is in
-the rows of `launch/dialects.py`: `launch/` isn't installed with the package, whose
-ranks need these rows. A scheduler whose ranks a launcher of this table starts, such as
-LSF with Hydra, is a row there only.
-
-This file uses the standard library only, since it is read before TensorFlow is.
+How a launcher or scheduler is told to start ranks is in the rows of
+`launch/dialects.py`, which isn't installed with the package, whose ranks need these
+rows. A scheduler whose ranks a launcher of this table starts, such as LSF with Hydra,
+is a row there only. This file is read before TensorFlow is.
 """
 
 import re
@@ -13,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 # A rank, the number of ranks, the rank on the node, and the number of ranks there.
-Place = tuple[int, int, int, int]
+Place = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,21 +31,16 @@ class HostOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """How a launcher is known.
+    """How a launcher is known."""
 
-    Attributes:
-        place: Returns the place of a rank by the environment that the launcher gives
-            it; None in a process that it hasn't started.
-        processes: What the names of its processes begin with, from the command to
-            the parent of a rank, which copy the output of ranks.
-        host_variable: Has the name by which it knows a rank's host; may be empty.
-        host_options: None if its commands are never changed.
-    """
-
+    # Returns the place of a rank by the environment that the launcher gives it; None in
+    # a process that it hasn't started.
     place: Callable[[Mapping[str, str]], Place | None]
+    # What the names of its processes begin with, from the command to the parent of a
+    # rank, which copy the output of ranks.
     processes: tuple[str, ...] = ()
-    host_variable: str = ""
-    host_options: HostOptions | None = None
+    host_variable: str = ""  # Has the name by which it knows a rank's host.
+    host_options: HostOptions | None = None  # None if its commands are never changed.
 
 
 def _in_variables(*names: str) -> Callable[[Mapping[str, str]], Place | None]:
@@ -56,10 +49,7 @@ def _in_variables(*names: str) -> Callable[[Mapping[str, str]], Place | None]:
     def place(environ: Mapping[str, str]) -> Place | None:
         if not all(name in environ for name in names):
             return None
-        rank, num_ranks, local_rank, num_local_ranks = (
-            int(environ[name]) for name in names
-        )
-        return rank, num_ranks, local_rank, num_local_ranks
+        return tuple(int(environ[name]) for name in names)
 
     return place
 
@@ -102,10 +92,8 @@ LAUNCHERS = {
     ),
     "Open MPI": Launcher(
         place=_in_variables(
-            "OMPI_COMM_WORLD_RANK",
-            "OMPI_COMM_WORLD_SIZE",
-            "OMPI_COMM_WORLD_LOCAL_RANK",
-            "OMPI_COMM_WORLD_LOCAL_SIZE",
+            *(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE")),
+            *(f"OMPI_COMM_WORLD_LOCAL_{name}" for name in ("RANK", "SIZE")),
         ),
         processes=("mpirun", "mpiexec", "orterun", "prterun"),
     ),
@@ -114,9 +102,5 @@ LAUNCHERS = {
 
 # Variables of others. If they were ignored, each rank would train alone.
 UNKNOWN_LAUNCHERS = (
-    "PMI_RANK",
-    "PMIX_RANK",
-    "MV2_COMM_WORLD_RANK",
-    "PALS_RANKID",
-    "ALPS_APP_PE",
+    *("PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "ALPS_APP_PE"),
 )

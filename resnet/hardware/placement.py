@@ -23,14 +23,7 @@ TENSOR_ALLOCATOR = {
 
 @dataclass(frozen=True)
 class ProcessInfo:
-    """The position of a process among the ranks of its job.
-
-    Attributes:
-        rank: The rank in the job, from 0.
-        num_ranks: The number of ranks in the job.
-        local_rank: The rank on the node, from 0.
-        num_local_ranks: The number of ranks on the node.
-    """
+    """The position of a process among the ranks of its job, and on its node."""
 
     rank: int = 0
     num_ranks: int = 1
@@ -40,19 +33,13 @@ class ProcessInfo:
 
 @dataclass(frozen=True)
 class Threads:
-    """The processors and threads of a rank.
+    """The processors and threads of a rank."""
 
-    Attributes:
-        cpus: The logical processors that the rank is bound to.
-        num_intra_threads: The number of threads that share the work of one op.
-        num_inter_threads: The number of ops that run concurrently.
-        communication_cpu: The logical processor of Horovod's thread, on the last of the
-            cores that the intra-op threads leave free; None if they leave none.
-    """
-
-    cpus: tuple[int, ...]
-    num_intra_threads: int
-    num_inter_threads: int
+    cpus: tuple[int, ...]  # The logical processors that the rank is bound to.
+    num_intra_threads: int  # That share the work of one op.
+    num_inter_threads: int  # Ops that run concurrently.
+    # The logical processor of Horovod's thread, on the last of the cores that the
+    # intra-op threads leave free; None if they leave none.
     communication_cpu: int | None = None
 
 
@@ -64,8 +51,7 @@ def find_process_info(environ: Mapping[str, str]) -> ProcessInfo:
     """
     for launcher in LAUNCHERS.values():
         if place := launcher.place(environ):
-            rank, num_ranks, local_rank, num_local_ranks = place
-            return ProcessInfo(rank, num_ranks, local_rank, num_local_ranks)
+            return ProcessInfo(*place)
     if unknown := [name for name in UNKNOWN_LAUNCHERS if name in environ]:
         raise UserError(
             f"{unknown[0]} is set, so a launcher started this process, but this"
@@ -121,12 +107,13 @@ def environment(
         defaults["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
     if threads.communication_cpu is not None:
         # Horovod reads a processor for each rank of the node, and takes its own.
-        listed = [str(threads.communication_cpu)] * num_local_ranks
-        defaults["HOROVOD_THREAD_AFFINITY"] = ",".join(listed)
-    settings = {key: environ.get(key, value) for key, value in defaults.items()}
-    settings["TF_NUM_INTRAOP_THREADS"] = str(threads.num_intra_threads)
-    settings["TF_NUM_INTEROP_THREADS"] = str(threads.num_inter_threads)
-    return settings
+        cpus = [str(threads.communication_cpu)] * num_local_ranks
+        defaults["HOROVOD_THREAD_AFFINITY"] = ",".join(cpus)
+    return {
+        **{name: environ.get(name, value) for name, value in defaults.items()},
+        "TF_NUM_INTRAOP_THREADS": str(threads.num_intra_threads),
+        "TF_NUM_INTEROP_THREADS": str(threads.num_inter_threads),
+    }
 
 
 def apply(threads: Threads, variables: Mapping[str, str]) -> None:
@@ -140,7 +127,4 @@ def openmp_is_loaded(maps: Path = Path("/proc/self/maps")) -> bool:
 
     Stock TensorFlow runs oneDNN on its own threads; Intel's builds contain libiomp5.
     """
-    try:
-        return "libiomp5" in maps.read_text()
-    except OSError:
-        return False
+    return maps.exists() and "libiomp5" in maps.read_text()
