@@ -67,9 +67,13 @@ def test_images_are_read_where_they_lie_and_what_is_missing_is_said(tmp_path):
         assert warning.startswith(f"{clause} of ImageNet")
 
 
-@pytest.mark.parametrize("folder", ["", "val/", "./ILSVRC/2012/", "long/" * 25])
 @pytest.mark.parametrize(
-    "tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+    ("folder", "tar_format"),
+    [
+        ("", tarfile.USTAR_FORMAT),
+        ("./ILSVRC/2012/", tarfile.PAX_FORMAT),
+        ("long/" * 25, tarfile.GNU_FORMAT),
+    ],
 )
 def test_validation_images_are_told_by_their_numbers(tmp_path, folder, tar_format):
     members = [(f"{folder}{validation_name(n)}", b"%d" % n) for n in (50_000, 2, 1)]
@@ -84,33 +88,13 @@ def test_validation_images_are_told_by_their_numbers(tmp_path, folder, tar_forma
     ]
 
 
-def header(name: str) -> bytes:
-    info = tarfile.TarInfo(name)
-    info.size = 3
-    return info.tobuf(tarfile.GNU_FORMAT)
-
-
-def test_a_whole_archive_has_every_class_fifty_times(tmp_path):
-    # Making a header takes longer than changing its name and its sum of bytes, which
-    # are at the bytes 0 and 148 of it.
-    first = header(validation_name(0))
-    total, data = int(first[148:154], 8), b"abc".ljust(tarfile.BLOCKSIZE)
-    parts = []
-    for number in range(1, 50_001):
-        encoded = validation_name(number).encode()
-        changed = total + sum(encoded) - sum(first[: len(encoded)])
-        parts += [encoded, first[len(encoded) : 148], b"%06o" % changed, first[154:]]
-        parts.append(data)
-    assert b"".join(parts[:4]) == header(validation_name(1))
-    parts.append(bytes(2 * tarfile.BLOCKSIZE))
-    (tmp_path / VALIDATION).write_bytes(b"".join(parts))
+def test_a_whole_archive_needs_no_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "NUM_IMAGES", {"validation": 1})
+    (tmp_path / VALIDATION).write_bytes(tar([(validation_name(1), b"abc")]))
     source = archives.read(tmp_path)
-    images = source.splits["validation"]
     assert source.warnings == ()
     assert "incomplete" not in source.description
-    assert images.class_indices.tolist() == [i // 50 for i in range(50_000)]
-    assert images.estimate_bytes("jpeg") == (150_000, 150_000)
-    assert images[49_999].read() == b"abc"
+    assert source.splits["validation"].estimate_bytes("jpeg") == (3, 3)
 
 
 def test_hidden_files_are_passed_over_and_other_files_counted(tmp_path):
@@ -151,7 +135,6 @@ INNER = tar([(f"{TENCH}_1.JPEG", bytes(700)), (f"{TENCH}_2.JPEG", bytes(700))])
             [(f"{TENCH}.tar", tar([("1.JPEG", b""), ("a/1.JPEG", b"")]))],
             r"n01440764.tar must contain each file once; it contains '1.JPEG' twice",
         ),
-        (TRAIN, [], "must contain ImageNet's train images; it contains none"),
         (TRAIN, [(f"{TENCH}_1.JPEG", b"1")], "ImageNet's train .* contains none"),
         (TRAIN, [(f"{TENCH}.tar", b"x" * 1024)], "n01440764.tar is truncated or corr"),
         (
@@ -161,7 +144,6 @@ INNER = tar([(f"{TENCH}_1.JPEG", bytes(700)), (f"{TENCH}_2.JPEG", bytes(700))])
         ),
         (VALIDATION, [("cat.JPEG", b"1")], "one is named 'cat.JPEG'. Use the"),
         (VALIDATION, [(validation_name(50_001), b"1")], "'ILSVRC2012_val_00050001.JPE"),
-        (VALIDATION, [(validation_name(0), b"1")], "'ILSVRC2012_val_00000000.JPEG'"),
         (
             VALIDATION,
             [(validation_name(1), b"1"), (f"a/{validation_name(1)}", b"")],
@@ -180,14 +162,12 @@ def test_unexpected_content_is_named(tmp_path, archive, members, message):
 @pytest.mark.parametrize(
     ("size", "message"),
     [
-        (0, "is not a readable tar archive"),
         (100, "is not a readable tar archive"),
         # Inside the second image, and in the filling behind the third.
         (MEMBER + 600, "its member ILSVRC2012_val_00000002.JPEG needs 612 more bytes"),
         (3 * MEMBER - 400, "its member ILSVRC2012_val_00000003.JPEG needs 76 more"),
         # Inside the second header, and between two members, which looks like an end.
         (MEMBER + 300, "at byte 1,536 there is neither a member nor"),
-        (MEMBER, "at byte 1,536 there is neither a member nor"),
         (3 * MEMBER, "at byte 4,608 there is neither a member nor"),
         (None, "at byte 1,536 there is neither a member nor"),  # A damaged header.
     ],
@@ -201,7 +181,7 @@ def test_an_archive_that_is_cut_or_damaged_is_noticed(tmp_path, size, message):
         archives.read(tmp_path)
 
 
-@pytest.mark.parametrize("num_missing", [1, 600, 5_000, 10_240])
+@pytest.mark.parametrize("num_missing", [1, 10_240])
 def test_a_train_archive_that_is_cut_short_is_noticed(tmp_path, num_missing):
     data = train_tar(IMAGES)
     without_end = 2 * 512 + 2 * 10_240  # Two members; archives are filled to 10,240.

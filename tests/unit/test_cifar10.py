@@ -22,14 +22,16 @@ FORMS = {  # By name: the folder for --raw_data_dir, and whether it is packed.
 }
 
 
+def files_of(form: str) -> dict[str, bytes]:
+    if form.startswith("binary"):
+        return cifar10_files.binary_files()
+    return cifar10_files.python_files()
+
+
 def write(root: pathlib.Path, form: str, files=None) -> pathlib.Path:
     """Writes CIFAR-10 in a form and returns the path that `find` must find."""
     folder, archive = FORMS[form]
-    if files is None:
-        is_binary = form.startswith("binary")
-        files = (
-            cifar10_files.binary_files if is_binary else cifar10_files.python_files
-        )()
+    files = files or files_of(form)
     if archive is None:
         cifar10_files.write_folder(root / folder, files)
         return root / folder
@@ -51,20 +53,13 @@ def test_every_form_has_the_same_images_in_published_order(tmp_path, form):
     )
     for split, batches in cifar10.BATCHES.items():
         images = raw.splits[split]
-        expected = [
-            (f"{batch}_{index:05d}.png", cifar10_files.CLASSES[label], pixels)
-            for batch in batches
-            for index, (label, pixels) in enumerate(
-                zip(
-                    cifar10_files.labels(batch),
-                    cifar10_files.images(batch),
-                    strict=True,
-                )
-            )
-        ]
-        assert len(images) == len(expected)
-        for image, (filename, class_name, pixels) in zip(images, expected, strict=True):
-            assert (image.filename, image.class_name) == (filename, class_name)
+        numbers = range(cifar10_files.NUM_IMAGES)
+        expected = [(batch, index) for batch in batches for index in numbers]
+        for image, (batch, index) in zip(images, expected, strict=True):
+            label = cifar10_files.labels(batch)[index]
+            assert image.filename == f"{batch}_{index:05d}.png"
+            assert image.class_name == cifar10_files.CLASSES[label]
+            pixels = cifar10_files.images(batch)[index]
             np.testing.assert_array_equal(tf.io.decode_png(image.read()), pixels)
             assert os.path.exists(image.path)
 
@@ -95,18 +90,14 @@ def test_cifar10_becomes_the_same_records_from_both_versions_without_loss(tmp_pa
     assert loaded.class_names == cifar10_files.CLASSES
     assert loaded.image_format == "png"
     for split, batches in cifar10.BATCHES.items():
-        examples = {
-            example["file"]: example for example in read_examples(records, split)
-        }
+        examples = read_examples(records, split)
         assert len(examples) == len(batches) * cifar10_files.NUM_IMAGES
-        for batch in batches:
-            for index, label in enumerate(cifar10_files.labels(batch)):
-                example = examples[f"{batch}_{index:05d}.png"]
-                assert example["label"] == 1 + label
-                np.testing.assert_array_equal(
-                    tf.io.decode_png(example["encoded"]),
-                    cifar10_files.images(batch)[index],
-                )
+        for example in examples:
+            batch, index = example["file"].removesuffix(".png").rsplit("_", 1)
+            assert example["label"] == 1 + cifar10_files.labels(batch)[int(index)]
+            expected = cifar10_files.images(batch)[int(index)]
+            pixels = tf.io.decode_png(example["encoded"])
+            np.testing.assert_array_equal(pixels, expected)
 
 
 def test_the_fingerprint_depends_on_the_pixels(tmp_path):
@@ -127,15 +118,15 @@ def refused(tmp_path: pathlib.Path, form: str, files: dict[str, bytes]) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_missing_file_is_named(tmp_path, form):
-    is_binary = form.startswith("binary")
-    files = (cifar10_files.binary_files if is_binary else cifar10_files.python_files)()
-    name = "data_batch_3" + (".bin" if is_binary else "")
-    del files[name]
-    assert f"it lacks {name}. Download or unpack it again." in refused(
-        tmp_path, form, files
-    )
+def test_a_missing_file_is_named(tmp_path):
+    for form, name in (
+        ("binary archive", "data_batch_3.bin"),
+        ("Python folder", "data_batch_3"),
+    ):
+        files = files_of(form)
+        del files[name]
+        message = refused(tmp_path / name, form, files)
+        assert f"it lacks {name}. Download or unpack it again." in message
 
 
 def test_a_truncated_binary_file_and_a_label_without_a_class_are_refused(tmp_path):
@@ -160,8 +151,9 @@ class RunsCode:
         return os.mkdir, ("made by the pickle",)
 
 
-@pytest.mark.parametrize("protocol", [0, 2, 4])
-@pytest.mark.parametrize("name", ["batches.meta", "data_batch_1"])
+@pytest.mark.parametrize(
+    ("name", "protocol"), [("batches.meta", 0), ("data_batch_1", 2), ("test_batch", 4)]
+)
 def test_a_pickle_cannot_run_code(tmp_path, monkeypatch, name, protocol):
     monkeypatch.chdir(tmp_path)
     files = cifar10_files.python_files()

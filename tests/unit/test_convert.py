@@ -75,11 +75,6 @@ def test_a_plan_puts_each_image_into_one_shard(raw, tmp_path):
     assert list(some) == jobs[1:3]
 
 
-def test_more_shards_than_images_are_refused(raw, tmp_path):
-    with pytest.raises(errors.UserError, match="--validation_shards must be at most"):
-        make_plan(raw, tmp_path, validation_shards=4)
-
-
 def test_a_part_of_the_training_images_are_those_that_come_first(raw, tmp_path):
     def names_of(plan: Plan) -> list[str]:
         jobs = plan.shard_jobs()
@@ -211,14 +206,10 @@ def test_strangers_are_refused_and_leftovers_removed(raw, tmp_path):
     "stranger",
     [
         "train/train-00000-of-00003",
-        "validation/validation-00000-of-00001",
-        "train-offsets.npy",
         "validation-offsets.npy",
-        "train-00000-of-00003",
         "validation-00000-of-00004",
         ".conversion/notes",
         "dataset_info.json",
-        "ILSVRC2012_img_val.tar",
     ],
 )
 def test_what_was_there_before_the_first_start_is_never_ours(raw, tmp_path, stranger):
@@ -229,16 +220,6 @@ def test_what_was_there_before_the_first_start_is_never_ours(raw, tmp_path, stra
     with pytest.raises(errors.UserError, match=f"it contains '{path.name}'"):
         convert_all(plan)
     assert content(plan.root) == {stranger: b"of another program"}
-
-
-def test_records_of_a_split_that_the_source_lacks_are_strangers_too(raw, tmp_path):
-    shutil.rmtree(raw / "val")
-    plan = make_plan(raw, tmp_path / "set")
-    path = plan.root / "validation" / "validation-00000-of-00001"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"of another program")
-    with pytest.raises(errors.UserError, match="validation-00000-of-00001"):
-        convert_all(plan)
 
 
 def leave_free(monkeypatch, num_bytes: int) -> None:
@@ -259,12 +240,11 @@ def test_a_set_that_does_not_fit_is_refused_with_both_sizes(raw, tmp_path, monke
     assert not (tmp_path / "deep").exists()
 
 
-@pytest.mark.parametrize("kind", ["BMP", "PNG"])
-def test_images_that_become_smaller_may_fit(raw, tmp_path, monkeypatch, kind):
+def test_images_that_become_smaller_may_fit(raw, tmp_path, monkeypatch):
     for path in (raw / "train").rglob("*.JPEG"):
         Image.fromarray(np.zeros((200, 200, 3), np.uint8)).save(path, "BMP")
     for path in (raw / "val").rglob("*.JPEG"):
-        write_image(path, 0, 8, kind)  # A PNG keeps its size.
+        write_image(path, 0, 8, "PNG")  # A PNG keeps its size.
     plan = make_plan(raw, tmp_path / "set")
     leave_free(monkeypatch, 10**5)
     warning = output_folder.check_space(plan)

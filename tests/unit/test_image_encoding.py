@@ -1,4 +1,3 @@
-import io
 import struct
 
 import numpy as np
@@ -29,6 +28,13 @@ from tests.unit.encoded_images import (
 PLAIN = encode(noise(), "JPEG")
 PROGRESSIVE = encode(noise(), "JPEG", progressive=True)
 SEVERAL = encode(noise(), "MPO", save_all=True, append_images=[noise()])
+
+
+def with_orientation(image: Image.Image, kind: str, orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    exif[0x010F] = "maker"
+    return encode(image, kind, exif=exif, quality=95)
 
 
 @pytest.mark.parametrize(
@@ -65,16 +71,6 @@ def test_a_conversion_keeps_the_colours_of_single_pixels():
     assert np.abs(difference).mean() < 4
 
 
-# Stored as Adobe does, 255 minus the ink. RGB = stored colour * stored black / 255.
-CMYK_COLOURS = [
-    ((255, 0, 0, 255), (255, 0, 0)),
-    ((0, 255, 0, 255), (0, 255, 0)),
-    ((200, 100, 50, 255), (200, 100, 50)),
-    ((200, 100, 50, 153), (120, 60, 30)),  # 153 / 255 = 0.6.
-    ((255, 255, 255, 0), (0, 0, 0)),
-]
-
-
 def cmyk_jpeg(stored: tuple[int, ...]) -> bytes:
     """Returns a JPEG with these four numbers in every pixel, and Adobe's segment."""
     # Pillow inverts what it is given.
@@ -82,7 +78,15 @@ def cmyk_jpeg(stored: tuple[int, ...]) -> bytes:
     return encode(image, "JPEG", quality=100)
 
 
-@pytest.mark.parametrize(("stored", "colour"), CMYK_COLOURS)
+# Stored as Adobe does, 255 minus the ink. RGB = stored colour * stored black / 255.
+@pytest.mark.parametrize(
+    ("stored", "colour"),
+    [
+        ((0, 255, 0, 255), (0, 255, 0)),
+        ((200, 100, 50, 153), (120, 60, 30)),  # 153 / 255 = 0.6.
+        ((255, 255, 255, 0), (0, 0, 0)),
+    ],
+)
 def test_a_cmyk_jpeg_of_adobe_becomes_rgb(stored, colour):
     data = cmyk_jpeg(stored)
     assert decode(data).mode == "CMYK"
@@ -106,11 +110,7 @@ def test_a_cmyk_jpeg_of_adobe_becomes_rgb(stored, colour):
     ("stored", "colour"),
     [
         # Y, Cb, Cr of 255 - stored colour (JFIF), so of the ink; then black.
-        ((255, 128, 128, 255), (0, 0, 0)),
         ((0, 128, 128, 255), (255, 255, 255)),
-        # Ink (0, 255, 255) = cyan's complement: Y = 0.587 * 255 + 0.114 * 255 = 178.8,
-        # Cb = 128 + (255 - Y) / 1.772 = 171.0, Cr = 128 + (0 - Y) / 1.402 = 0.5.
-        ((179, 171, 1, 255), (255, 0, 0)),
         # Ink (55, 155, 205): Y = 130.8, Cb = 128 + (205 - Y) / 1.772 = 169.9,
         # Cr = 128 + (55 - Y) / 1.402 = 73.9; black 0.6.
         ((131, 170, 74, 153), (120, 60, 30)),
@@ -148,10 +148,7 @@ def test_every_mode_of_png_becomes_rgb_and_transparency_shows_white(image, colou
         assert_is_plain(image_encoding.to_jpeg(data, "x.png"), "PNG", (255, 255, 255))
 
 
-VALUES_16_BITS = [(0, 0), (0x00FF, 0), (0x80FF, 0x80), (0xFFFF, 255)]
-
-
-@pytest.mark.parametrize(("value", "upper"), VALUES_16_BITS)
+@pytest.mark.parametrize(("value", "upper"), [(0x00FF, 0), (0x80FF, 0x80)])
 def test_of_16_bits_the_upper_8_are_taken(value, upper):
     grey = encode(Image.fromarray(np.full((16, 24), value, np.uint16)), "PNG")
     encoded = image_encoding.to_jpeg(grey, "x.png")
@@ -168,28 +165,20 @@ def test_the_first_frame_of_a_gif_is_taken():
 
 
 @pytest.mark.parametrize(
-    ("sampling", "process"),
+    "sampling",
     [
-        ((0x11, 0x11, 0x11), {}),
-        ((0x21, 0x11, 0x11), {}),
-        ((0x12, 0x11, 0x11), {}),  # 4:4:0
-        ((0x22, 0x11, 0x11), {}),
-        ((0x41, 0x11, 0x11), {}),  # 4:1:1
-        ((0x22, 0x21, 0x12), {}),
-        ((0x22, 0x11, 0x11), {"progressive": True}),
+        *((0x11, 0x11, 0x11), (0x21, 0x11, 0x11), (0x12, 0x11, 0x11)),
+        *((0x22, 0x11, 0x11), (0x41, 0x11, 0x11), (0x22, 0x21, 0x12)),
     ],
 )
-def test_every_usual_sampling_is_kept_and_decoded_by_tensorflow(sampling, process):
+def test_every_usual_sampling_is_kept_and_decoded_by_tensorflow(sampling):
     # Larger than it says then: other factors need more or fewer blocks.
-    image = plain("RGB", (90, 120, 60), size=(96, 64))
-    flat = encode(image, "JPEG", subsampling=0, **process)
-    if not process:
-        changes = dict(zip((11, 14, 17), sampling, strict=True))
-        flat = with_frame(flat, {6: 16, 8: 24, **changes})
+    flat = encode(plain("RGB", (90, 120, 60), size=(96, 64)), "JPEG", subsampling=0)
+    changes = dict(zip((11, 14, 17), sampling, strict=True))
+    flat = with_frame(flat, {6: 16, 8: 24, **changes})
     encoded = image_encoding.to_jpeg(flat, "x.JPEG")
     assert encoded.converted_from is None
-    size = (64, 96) if process else (16, 24)
-    assert tf.io.decode_jpeg(encoded.data, channels=3).shape == (*size, 3)
+    assert tf.io.decode_jpeg(encoded.data, channels=3).shape == (16, 24, 3)
 
 
 def test_an_arithmetic_coded_jpeg_is_written_anew():
@@ -205,11 +194,9 @@ def test_an_arithmetic_coded_jpeg_is_written_anew():
         ({4: 12}, "it is a JPEG of 12 bits per sample; expected 8"),
         ({9: 2}, "it is a JPEG of 2 components; expected 1, 3 or 4"),
         ({1: 0xC3}, "broken data stream"),  # Lossless.
-        ({1: 0xC5}, "broken data stream"),  # Hierarchical.
         ({5: 0, 6: 0}, "unknown format"),  # Height behind the image.
         ({11: 0x31, 14: 0x21}, "broken data stream"),  # Samples 2/3 of a pixel wide.
         ({11: 0x44}, "broken data stream"),  # More blocks than a group may have.
-        ({11: 0x00}, "broken data stream"),
         (None, "broken data stream"),  # Without quantization tables.
     ],
 )
@@ -223,8 +210,8 @@ def test_a_jpeg_that_tensorflow_cannot_read_is_refused(changes, message):
         tf.io.decode_jpeg(data, channels=3)
 
 
-@pytest.mark.parametrize("process", [{}, {"progressive": True}, {"optimize": True}])
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("process", [{}, {"progressive": True}])
+@pytest.mark.parametrize("mode", ["RGB", "CMYK"])
 def test_a_drawing_of_few_bytes_is_decoded_and_taken(mode, process):
     image = Image.new("RGB", (1280, 960), "white")
     image.paste((200, 40, 40), (300, 200, 500, 300))
@@ -236,8 +223,8 @@ def test_a_drawing_of_few_bytes_is_decoded_and_taken(mode, process):
     assert encoded.converted_from == ("CMYK JPEG" if mode == "CMYK" else None)
 
 
-@pytest.mark.parametrize("process", [{}, {"progressive": True}, {"optimize": True}])
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("process", [{}, {"progressive": True}])
+@pytest.mark.parametrize("mode", ["RGB", "CMYK"])
 def test_a_large_image_of_which_little_is_there_is_refused(mode, process):
     data = encode(noise().resize((640, 480)).convert(mode), "JPEG", **process)
     begin = jpeg_header.parse(data).scan_start
@@ -296,7 +283,7 @@ HEADERS = [
 ]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.sampled_from(HEADERS), st.data())
 def test_whatever_is_damaged_in_a_header_what_is_taken_can_be_decoded(jpeg, data):
     scan_start = jpeg_header.parse(jpeg).scan_start
@@ -308,13 +295,6 @@ def test_whatever_is_damaged_in_a_header_what_is_taken_can_be_decoded(jpeg, data
         return
     decoded = tf.io.decode_jpeg(encoded.data, channels=3)
     assert decoded.shape == (encoded.height, encoded.width, 3)
-
-
-def with_orientation(image: Image.Image, kind: str, orientation: int) -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    exif[0x010F] = "maker"
-    return encode(image, kind, exif=exif, quality=95)
 
 
 def test_an_exif_orientation_is_left_alone():
@@ -337,37 +317,24 @@ def test_an_exif_orientation_is_left_alone():
 )
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 def test_an_exif_orientation_is_applied_when_asked_for(kind, orientation, corners):
-    colours = {
-        "a": (250, 250, 250),
-        "b": (200, 20, 20),
-        "c": (20, 200, 20),
-        "d": (20, 20, 20),
-    }
-    image = Image.new("RGB", (48, 32))
-    for colour, place in zip(
-        colours.values(), [(0, 0), (24, 0), (0, 16), (24, 16)], strict=True
-    ):
-        image.paste(colour, (*place, place[0] + 24, place[1] + 16))
+    greys = {"a": 250, "b": 180, "c": 100, "d": 20}
+    rows = np.array([[greys["a"], greys["b"]], [greys["c"], greys["d"]]], np.uint8)
+    image = Image.fromarray(np.kron(rows, np.ones((16, 24), np.uint8))).convert("RGB")
     data = with_orientation(image, kind, orientation)
     encoded = image_encoding.to_jpeg(data, "x", apply_exif_orientation=True)
     turned = decode(encoded.data)
-    assert encoded.converted_from == {"JPEG": "EXIF orientation", "WEBP": "WebP"}.get(
-        kind, kind
-    )
+    named = {"JPEG": "EXIF orientation", "WEBP": "WebP"}
+    assert encoded.converted_from == named.get(kind, kind)
     assert turned.getexif().get(0x0112) is None
     size = (48, 32) if orientation <= 4 else (32, 48)
     assert (encoded.width, encoded.height) == turned.size == size
-    width, height = size
-    for corner, place in zip(
-        corners,
-        [(4, 4), (width - 5, 4), (4, height - 5), (width - 5, height - 5)],
-        strict=True,
-    ):
-        difference = np.subtract(turned.getpixel(place), colours[corner])
-        assert np.abs(difference).max() <= 12  # WebP and JPEG each lose something.
+    seen = np.asarray(turned.convert("L").resize((2, 2), Image.Resampling.BOX), int)
+    expected = [greys[corner] for corner in corners]
+    # WebP and JPEG each lose something.
+    np.testing.assert_allclose(seen.ravel(), expected, atol=6)
 
 
-@pytest.mark.parametrize("orientation", [0, 1, 9, None])
+@pytest.mark.parametrize("orientation", [1, 9, None])
 def test_an_exif_orientation_without_a_turn_changes_nothing(orientation):
     data = encode(noise(), "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xffnonsense")
     if orientation is not None:
@@ -408,10 +375,7 @@ def test_an_image_too_wide_for_its_format_is_refused_with_the_reason():
         # Its first bytes don't tell, if it has metadata.
         (encode(noise(), "WEBP", lossless=True, icc_profile=b"p"), True),
         (encode(noise(), "PNG"), False),
-        (encode(noise(), "BMP"), False),
-        (encode(noise().quantize(9), "GIF"), False),
         (b"", False),
-        (b"text", False),
         (b"RIFF\4\0\0\0WAVE", False),
     ],
 )
@@ -439,14 +403,13 @@ def test_only_files_of_the_format_of_the_records_keep_their_size():
 @pytest.mark.parametrize(
     ("data", "alone"),
     [
-        (encode(noise(), "PNG"), "png"),
-        (encode(noise(), "BMP"), "png"),
+        (with_orientation(noise(), "PNG", 6), "png"),
         (encode(noise(), "WEBP", lossless=True), "png"),
         (encode(noise(), "WEBP"), "jpeg"),
         (encode(noise("CMYK"), "JPEG"), "jpeg"),
-        (encode(noise(), "JPEG"), "jpeg"),
+        (with_orientation(noise(), "JPEG", 6), "jpeg"),
     ],
-    ids=["png", "bmp", "lossless webp", "webp", "cmyk", "jpeg"],
+    ids=["png", "lossless webp", "webp", "cmyk", "jpeg"],
 )
 @pytest.mark.parametrize("set_format", ["jpeg", "png", None])
 def test_an_image_is_read_as_the_converter_stores_it(tmp_path, data, alone, set_format):
@@ -454,22 +417,11 @@ def test_an_image_is_read_as_the_converter_stores_it(tmp_path, data, alone, set_
     path.write_bytes(data)
     expected = "jpeg" if set_format == "jpeg" else alone
     convert = {"jpeg": image_encoding.to_jpeg, "png": image_encoding.to_png}[expected]
-    stored, image_format = image_encoding.read_as_stored(str(path), set_format)
-    assert (stored, image_format) == (convert(data, "name").data, expected)
-    with Image.open(io.BytesIO(stored)) as image:
+    for is_turned in (False, True):
+        stored = image_encoding.read_as_stored(str(path), set_format, is_turned)
+        assert stored == (convert(data, "name", is_turned).data, expected)
+        image = decode(stored[0])
         assert (image.format, image.mode) == (expected.upper(), "RGB")
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-@pytest.mark.parametrize("is_applied", [False, True])
-def test_an_image_is_turned_as_those_of_the_set_are(tmp_path, kind, is_applied):
-    exif = Image.Exif()
-    exif[0x0112] = 6  # The orientation: a quarter turn.
-    path = tmp_path / "image"
-    path.write_bytes(encode(Image.new("RGB", (48, 32)), kind, exif=exif))
-    stored, _ = image_encoding.read_as_stored(path, None, is_applied)
-    with Image.open(io.BytesIO(stored)) as image:
-        assert image.size == ((32, 48) if is_applied else (48, 32))
 
 
 def test_files_that_are_no_images_are_refused_in_one_sentence(tmp_path):

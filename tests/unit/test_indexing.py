@@ -100,22 +100,13 @@ def test_a_set_is_opened_by_the_folder_of_a_split_or_of_that_name(tmp_path, data
     assert record_set.records_dir == tmp_path / data_dir
 
 
-def test_a_set_of_ours_is_left_alone(tmp_path, write_tiny_set, forbid_scans):
-    images = [encoded_image(0), encoded_image(1)]
-    write_tiny_set(tmp_path, images, [0, 1], ["cat", "dog"], [1, 1])
-    before = (tmp_path / "manifest.json").read_bytes()
-    forbid_scans()
-    for data_dir in (tmp_path, tmp_path / "train"):
-        indexing.make_if_missing(str(data_dir))
-    assert (tmp_path / "manifest.json").read_bytes() == before
-
-
 def test_records_beside_a_finished_set_are_a_set_of_their_own(tmp_path, write_tiny_set):
     images = [encoded_image(0), encoded_image(1)]
     write_tiny_set(tmp_path, images, [0, 1], ["cat", "dog"], [1, 1])
     write_shards(tmp_path / "validation", "validation", [[record(0, 1)]])
     before = (tmp_path / "manifest.json").read_bytes()
-    indexing.make_if_missing(str(tmp_path / "validation"))
+    for folder in ("", "train", "validation"):
+        indexing.make_if_missing(str(tmp_path / folder))
     assert (tmp_path / "manifest.json").read_bytes() == before
     above = manifest.load(str(tmp_path), "train").manifest
     own = manifest.load(str(tmp_path / "validation"), "validation")
@@ -166,13 +157,6 @@ def test_a_set_of_ours_without_its_manifest_is_indexed_as_it_was(
     assert read_split(again, "train") == list(zip(labels, images, strict=True))
 
 
-def test_an_unfinished_conversion_is_no_set_yet(tmp_path):
-    write_tpu_set(tmp_path, in_folders=True)
-    (tmp_path / ".conversion").mkdir()
-    with pytest.raises(UserError, match=r"the conversion to .* is incomplete"):
-        indexing.make_if_missing(str(tmp_path))
-
-
 def test_anything_else_is_left_to_the_message_of_load(tmp_path):
     (tmp_path / "image.jpg").write_bytes(b"")
     indexing.make_if_missing(str(tmp_path))
@@ -183,7 +167,7 @@ def test_anything_else_is_left_to_the_message_of_load(tmp_path):
         indexing.make_if_missing(str(tmp_path / "absent"))
 
 
-@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
 def test_the_index_of_a_folder_that_cannot_be_written_to_goes_to_the_cache(
     tmp_path, index_cache, monkeypatch, forbid_scans, read_split, number
 ):
@@ -213,9 +197,7 @@ def test_the_index_of_a_folder_that_cannot_be_written_to_goes_to_the_cache(
         assert len(read_split(record_set, "train")) == 7
 
 
-def test_an_index_that_can_be_written_nowhere_is_a_users_mistake(
-    tmp_path, index_cache, monkeypatch
-):
+def test_an_index_that_can_be_written_nowhere_is_a_users_mistake(tmp_path, monkeypatch):
     write_tpu_set(tmp_path, in_folders=True)
 
     def write_nothing(path, data):
@@ -247,6 +229,9 @@ def test_an_incomplete_set_is_refused(tmp_path, shards, removed, message):
     with pytest.raises(UserError, match=message):
         indexing.make_if_missing(str(tmp_path))
     assert not (tmp_path / "manifest.json").exists()
+
+
+A_PNG = record(1, 1, **{"image/encoded": encoded_image(1, "PNG")})
 
 
 def test_two_sets_in_one_folder_are_refused(tmp_path):
@@ -302,10 +287,6 @@ def test_classes_without_a_name_are_called_by_their_number(tmp_path):
     ("shards", "message"),
     [
         (
-            [[record(0, 1), record(1, 1, **{"image/class/synset": b"other"})]],
-            r"label 1 must .* same class name .*'other' in the record .* 'n01440764'",
-        ),
-        (
             [[record(0, 1)], [record(1, 1, **{"image/class/synset": b"other"})]],
             r"label 1 must .* same class name .*'other' in .*-00001-of-00002 and 'n01",
         ),
@@ -323,21 +304,12 @@ def test_classes_without_a_name_are_called_by_their_number(tmp_path):
             "it has no feature image/class/label",
         ),
         (
-            [[record(0, 1, **{"image/class/label": b"1"})]],
-            "feature image/class/label is not an integer",
-        ),
-        (
             [[record(0, 1, **{"image/encoded": 1})]],
             "feature image/encoded is not a string of bytes",
         ),
         ([[record(0, 1, **{"image/encoded": b"GIF8"})]], "it starts with b'GIF8'"),
         (
-            [
-                [
-                    record(0, 1),
-                    record(1, 1, **{"image/encoded": encoded_image(1, "PNG")}),
-                ]
-            ],
+            [[record(0, 1), A_PNG]],
             "all JPEG or all PNG; the first JPEG is in the record at byte 0 of .*PNG",
         ),
         (
@@ -360,12 +332,6 @@ def test_the_scan_reads_no_images(tmp_path):
     write_shards(tmp_path, "train", [[bytes(content)]])
     indexing.make_if_missing(str(tmp_path))
     assert manifest.load(str(tmp_path), "train").manifest.class_names == SYNSETS[:1]
-
-
-@pytest.mark.parametrize("name", ["n" * 300, "d/" * 3000])
-def test_a_path_that_the_system_refuses_is_a_users_mistake(tmp_path, name):
-    with pytest.raises(UserError, match="File name too long"):
-        indexing.make_if_missing(str(tmp_path / name))
 
 
 def test_a_pipe_in_place_of_a_record_file_is_refused(tmp_path):

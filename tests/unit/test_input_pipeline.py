@@ -32,7 +32,6 @@ NUM_EXAMPLES = 13
 NUM_CLASSES = 4
 NUM_STEPS = 13  # Of six examples: 78 are six epochs.
 STDDEV_OF_BLUE, MEAN_OF_BLUE = 0.225, 0.406
-CROPPED = {"augmentation": "random_resized_crop"}
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +57,6 @@ def plain(records, config) -> list[Batch]:
     return train(records, config)
 
 
-@pytest.fixture(scope="module")
-def cropped(records, config) -> list[Batch]:
-    """The run with random crops, on two threads; not to be changed."""
-    return train(records, config, **CROPPED)
-
-
 def test_the_batches_are_those_of_the_order(config, plain, numbers_in):
     positions = np.arange(78)
     order = example_order.shuffled(
@@ -80,40 +73,8 @@ def test_the_batches_are_those_of_the_order(config, plain, numbers_in):
         assert batch.mix_weight.tolist() == [1] * 6
 
 
-def test_a_batch_larger_than_the_set_continues_into_the_next_epochs(
-    records, config, numbers_in
-):
-    (batch,) = train(records, config, global_batch_size=39, train_steps=1)
-    counts = np.bincount(numbers_in(batch.images), minlength=NUM_EXAMPLES)
-    assert counts.tolist() == [3] * NUM_EXAMPLES
-
-
-def test_the_batches_do_not_depend_on_the_number_of_ranks(records, config, cropped):
-    for num_ranks in (2, 3):
-        ranks = [
-            train(records, config, rank, num_ranks, **CROPPED)
-            for rank in range(num_ranks)
-        ]
-        assert_equal([join(parts) for parts in zip(*ranks, strict=True)], cropped)
-
-
-@pytest.mark.parametrize(
-    ("start_step", "num_threads"), [(1, 2), (6, 2), (NUM_STEPS, 2), (0, 1), (0, 5)]
-)
-def test_the_batches_depend_neither_on_where_a_run_starts_nor_on_threads(
-    records, config, cropped, start_step, num_threads
-):
-    ours = train(
-        records,
-        config,
-        start_step=start_step,
-        num_parallel_calls=num_threads,
-        **CROPPED,
-    )
-    assert_equal(ours, cropped[start_step:])
-
-
-def test_an_example_is_augmented_otherwise_in_each_epoch(cropped):
+def test_an_example_is_augmented_otherwise_in_each_epoch(records, config):
+    cropped = train(records, config, augmentation="random_resized_crop")
     images = np.concatenate([batch.images for batch in cropped])
     examples = np.concatenate([batch.examples for batch in cropped])
     for example in range(NUM_EXAMPLES):
@@ -157,8 +118,9 @@ def test_alternating_flips_show_both_sides_in_two_epochs(records, config, plain)
     assert len(set(sides[:, 0])) == 2
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 13, 20])
-@pytest.mark.parametrize(("rank", "num_ranks"), [(0, 1), (1, 2), (12, 13)])
+@pytest.mark.parametrize(
+    ("batch_size", "rank", "num_ranks"), [(4, 0, 1), (20, 1, 2), (1, 12, 13)]
+)
 def test_evaluation_has_each_example_once_in_the_order_of_the_files(
     records, config, numbers_in, batch_size, rank, num_ranks
 ):
@@ -224,10 +186,8 @@ def test_png_images_are_read_too_also_grey_ones(tmp_path, config, write_tiny_set
         )
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"mixup": 0.2}, {"augmentation": "random_resized_crop"}]
-)
-def test_a_worker_reads_the_micro_batches_of_the_pipeline(records, config, changes):
+def test_a_worker_reads_the_micro_batches_of_the_pipeline(records, config):
+    changes = {"augmentation": "random_resized_crop", "mixup": 0.2}
     config = changed(config, accumulation_steps=3, **changes)
     what = reading(records, config)
     of_part = input_pipeline.to_read(what, Replacements.of(set(), NUM_EXAMPLES))
@@ -242,8 +202,9 @@ def test_a_worker_reads_the_micro_batches_of_the_pipeline(records, config, chang
     assert_equal(ours, expected)
 
 
-@pytest.mark.parametrize("size", [1, 4, 13])
-def test_a_worker_evaluates_the_batches_of_the_pipeline(records, config, size):
+def test_a_worker_evaluates_the_batches_of_the_pipeline(records, config):
+    size = 4
+
     @tf.function(autograph=False)
     def read(what: ToRead) -> Batch:
         return input_pipeline.read_eval_batch(what, records, config, size, 2)
@@ -296,21 +257,15 @@ def test_each_step_is_as_its_phase_has_it(records, phased, whole):
 
 
 @pytest.mark.parametrize(
-    ("num_ranks", "num_parts", "start_step"),
-    [(1, 1, 4), (1, 6, 1), (2, 3, 5), (3, 2, 6), (1, 2, 8)],
+    ("num_ranks", "num_parts", "start_step", "num_threads"),
+    [(1, 6, 1, 5), (2, 3, 5, 2), (3, 2, 6, 1), (1, 2, 8, 2)],
 )
 def test_the_parts_of_all_ranks_join_to_the_global_batch(
-    records, phased, whole, num_ranks, num_parts, start_step
+    records, phased, whole, num_ranks, num_parts, start_step, num_threads
 ):
+    parts = {"accumulation_steps": num_parts}
     ranks = [
-        train(
-            records,
-            phased,
-            rank,
-            num_ranks,
-            start_step,
-            accumulation_steps=num_parts,
-        )
+        train(records, phased, rank, num_ranks, start_step, num_threads, **parts)
         for rank in range(num_ranks)
     ]
     steps = [range(i, i + num_parts) for i in range(0, len(ranks[0]), num_parts)]

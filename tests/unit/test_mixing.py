@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from resnet.data.augmentation import mixing
 
 SIDE = 16
-KINDS = [(0.2, 0.0), (0.0, 1.0), (0.4, 0.7)]  # The alphas of mixup and CutMix.
 
 
 def seeds_of(num_examples: int, key: int = 5) -> np.ndarray:
@@ -19,6 +18,13 @@ def seeds_of(num_examples: int, key: int = 5) -> np.ndarray:
 def images_of(num_examples: int) -> np.ndarray:
     generator = np.random.default_rng(num_examples)
     return generator.normal(size=(num_examples, SIDE, SIDE, 3)).astype(np.float32)
+
+
+def marks_of(num_examples: int, side: int = SIDE) -> np.ndarray:
+    """Pairs of an image of ones and one of zeros: the first, mixed, is the weights."""
+    marks = np.ones((num_examples, side, side, 3), np.float32)
+    marks[1::2] = 0
+    return marks
 
 
 def mix(
@@ -34,44 +40,38 @@ def mix(
 
 
 def test_mixup_takes_a_fraction_of_each_and_the_rest_of_its_partner():
-    images = images_of(40)
-    mixed, mix_weight = mix(images, seeds_of(40), 0.8, 0.0)
+    images = images_of(20)
+    mixed, mix_weight = mix(images, seeds_of(20), 0.8, 0.0)
     assert mixed.dtype == mix_weight.dtype == np.float32
-    assert len(set(mix_weight.tolist())) == 20
-    for first in range(0, 40, 2):
-        own, partner = images[first], images[first + 1]
-        weight = mix_weight[first]
-        assert mix_weight[first + 1] == weight
-        for image, expected in (
-            (mixed[first], weight * own + (1 - weight) * partner),
-            (mixed[first + 1], weight * partner + (1 - weight) * own),
-        ):
-            # float32's 6e-8 of numbers up to 5.
-            np.testing.assert_allclose(image, expected, rtol=0, atol=2e-6)
+    assert len(set(mix_weight.tolist())) == 10
+    np.testing.assert_array_equal(mix_weight[::2], mix_weight[1::2])
+    weight = mix_weight[:, np.newaxis, np.newaxis, np.newaxis]
+    partners = images.reshape(10, 2, SIDE, SIDE, 3)[:, ::-1].reshape(images.shape)
+    # float32's 6e-8 of numbers up to 5.
+    expected = weight * images + (1 - weight) * partners
+    np.testing.assert_allclose(mixed, expected, rtol=0, atol=2e-6)
 
 
 def boxes_in(mixed: np.ndarray) -> list[tuple[int, int, int, int]]:
     """Returns top, left, height and width of each box of zeros in images of ones."""
-    found = []
+    boxes = []
     for image in mixed:
         is_box = image[..., 0] == 0
         rows, columns = is_box.any(1).nonzero()[0], is_box.any(0).nonzero()[0]
         assert is_box.sum() == len(rows) * len(columns)
         if not len(rows):
-            found.append((0, 0, 0, 0))
+            boxes.append((0, 0, 0, 0))
             continue
         assert np.ptp(rows) + 1 == len(rows)
         assert np.ptp(columns) + 1 == len(columns)
-        found.append((rows[0], columns[0], len(rows), len(columns)))
-    return found
+        boxes.append((rows[0], columns[0], len(rows), len(columns)))
+    return boxes
 
 
 def test_cutmix_replaces_a_box_by_the_same_of_the_partner():
     images = images_of(40)
     mixed, mix_weight = mix(images, seeds_of(40), 0.0, 1.0)
-    marks = np.ones_like(images)
-    marks[1::2] = 0
-    marked, same_weight = mix(marks, seeds_of(40), 0.0, 1.0)
+    marked, same_weight = mix(marks_of(40), seeds_of(40), 0.0, 1.0)
     np.testing.assert_array_equal(mix_weight, same_weight)
     np.testing.assert_array_equal(marked[1::2], 1 - marked[::2])
     boxes = boxes_in(marked[::2])
@@ -98,9 +98,7 @@ def test_the_middle_of_the_box_is_anywhere_and_what_is_outside_is_cut_off(
     edges = {
         (max(begin, 0), min(begin + side, SIDE) - max(begin, 0)) for begin in begins
     }
-    marks = np.ones((1600, SIDE, SIDE, 3), np.float32)
-    marks[1::2] = 0
-    mixed, mix_weight = mix(marks, seeds_of(1600), 0.0, 1.0)
+    mixed, mix_weight = mix(marks_of(800), seeds_of(800), 0.0, 1.0)
     boxes = boxes_in(mixed[::2])
     np.testing.assert_allclose(
         mix_weight[::2],
@@ -110,37 +108,31 @@ def test_the_middle_of_the_box_is_anywhere_and_what_is_outside_is_cut_off(
     if side == 0:
         assert set(boxes) == {(0, 0, 0, 0)}
         return
-    # Of 16 places one is missing with 16 * (15 / 16)**800 = 6e-22.
+    # Of 16 places one is missing with 16 * (15 / 16)**400 = 1e-10.
     assert {(top, height) for top, _, height, _ in boxes} == edges
     assert {(left, width) for _, left, _, width in boxes} == edges
     tops, lefts = np.transpose(boxes)[:2]
-    # Standard deviation 1 / sqrt(800) = 0.035, and five of them.
-    assert abs(np.corrcoef(tops, lefts)[0, 1]) < 0.18
+    # Standard deviation 1 / sqrt(400) = 0.05, and five of them.
+    assert abs(np.corrcoef(tops, lefts)[0, 1]) < 0.25
 
 
-@pytest.mark.parametrize("alpha", [0.1, 0.2, 1.0, 4.0])
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 4.0])
 def test_lambda_is_drawn_from_the_beta_distribution(alpha):
-    # Of pairs of zeros and ones, the second of a mixed pair is lambda itself.
-    num_pairs = 2000
-    images = np.zeros((2 * num_pairs, 1, 1, 3), np.float32)
-    images[1::2] = 1
-    mixed, _ = mix(images, seeds_of(2 * num_pairs), alpha, 0.0)
-    found = mixed[1::2, 0, 0, 0].astype(np.float64)
+    mixed, _ = mix(marks_of(4000, 1), seeds_of(4000), alpha, 0.0)
+    drawn = mixed[::2, 0, 0, 0].astype(np.float64)
     expected = np.random.default_rng(0).beta(alpha, alpha, 200_000)
     # Kolmogorov and Smirnov: the shares of 2000 differ by more than 0.051 with 1e-4.
     for bound in np.linspace(0.001, 0.999, 101):
-        assert np.mean(found < bound) == pytest.approx(
+        assert np.mean(drawn < bound) == pytest.approx(
             np.mean(expected < bound), abs=0.051
         )
 
 
 def test_a_pair_takes_mixup_or_cutmix_half_of_the_time():
-    marks = np.ones((800, SIDE, SIDE, 3), np.float32)
-    marks[1::2] = 0
-    mixed, mix_weight = mix(marks, seeds_of(800), 1.0, 1.0)
+    mixed, mix_weight = mix(marks_of(800), seeds_of(800), 1.0, 1.0)
     np.testing.assert_allclose(mixed.mean((1, 2, 3))[::2], mix_weight[::2], atol=1e-5)
-    is_box = np.array([set(np.unique(one)) <= {0, 1} for one in mixed[::2]])
-    assert all(len(np.unique(one)) == 1 for one in mixed[::2][~is_box])
+    is_box = np.array([set(np.unique(image)) <= {0, 1} for image in mixed[::2]])
+    assert all(len(np.unique(image)) == 1 for image in mixed[::2][~is_box])
     # 400 fair coins: standard deviation 10, and five of them.
     assert 150 < is_box.sum() < 250
     # Whether it is a box tells nothing of its size: means of 200, each of deviation
@@ -149,40 +141,36 @@ def test_a_pair_takes_mixup_or_cutmix_half_of_the_time():
     assert 0.2 < sizes[is_box].mean() < sizes[~is_box].mean() + 0.14
 
 
-@pytest.mark.parametrize(("mixup", "cutmix"), KINDS)
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=8)
 @given(
     sizes=st.lists(st.integers(1, 3).map(lambda pairs: 2 * pairs), max_size=3),
     key=st.integers(0, 2**32 - 1),
 )
-def test_the_seed_of_the_first_of_a_pair_alone_decides(mixup, cutmix, sizes, key):
+def test_the_seed_of_the_first_of_a_pair_alone_decides_also_inside_a_dataset(
+    sizes, key
+):
     sizes = [2, *sizes]
     images, seeds = images_of(sum(sizes)), seeds_of(sum(sizes), key)
-    whole = mix(images, seeds, mixup, cutmix)
+    whole = mix(images, seeds, 0.4, 0.7)
     seeds[1::2] = 77
     ends = np.cumsum(sizes)[:-1]
     parts = [
-        mix(*part, mixup, cutmix)
+        mix(*part, 0.4, 0.7)
         for part in zip(np.split(images, ends), np.split(seeds, ends), strict=True)
     ]
-    for expected, found in zip(whole, zip(*parts, strict=True), strict=True):
-        np.testing.assert_array_equal(np.concatenate(found), expected)
-
-
-@pytest.mark.parametrize(("mixup", "cutmix"), KINDS)
-def test_a_dataset_sees_what_eager_calls_see(mixup, cutmix):
-    images, seeds = images_of(8), seeds_of(8)
-    expected = mix(images, seeds, mixup, cutmix)
     dataset = tf.data.Dataset.from_tensors((images, seeds)).map(
-        lambda images, seeds: mixing.mix_pairs(images, seeds, mixup, cutmix)
+        lambda images, seeds: mixing.mix_pairs(images, seeds, 0.4, 0.7)
     )
-    (found,) = dataset.as_numpy_iterator()
-    for ours, theirs in zip(found, expected, strict=True):
+    (in_dataset,) = dataset.as_numpy_iterator()
+    for expected, ours, theirs in zip(
+        whole, zip(*parts, strict=True), in_dataset, strict=True
+    ):
+        np.testing.assert_array_equal(np.concatenate(ours), expected)
         # The same operations; only fused multiplications may round otherwise.
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(theirs, expected, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("alpha", [1e-6, 1e-3, 1e6])
+@pytest.mark.parametrize("alpha", [1e-6, 1e6])
 def test_lambda_is_a_number_for_any_alpha(alpha):
     _, mix_weight = mix(np.zeros((200, 1, 1, 3), np.float32), seeds_of(200), alpha, 0)
     assert np.isfinite(mix_weight).all()

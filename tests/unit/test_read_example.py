@@ -20,11 +20,11 @@ IMAGE, LABEL = tf_example.ENCODED, tf_example.LABEL
 
 def varint(value: int) -> bytes:
     value %= 2**64
-    found = b""
+    encoded = b""
     while value > 127:
-        found += bytes([value % 128 + 128])
+        encoded += bytes([value % 128 + 128])
         value //= 128
-    return found + bytes([value])
+    return encoded + bytes([value])
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -71,8 +71,8 @@ def stock() -> Read:
     return reader(record_files.read_with_stock_ops)
 
 
-def read(one: Read, path: pathlib.Path, offset: int = 0) -> tuple[bytes, int]:
-    encoded, label = one(tf.constant(str(path)), tf.constant(offset, tf.int64))
+def read(read_one: Read, path: pathlib.Path, offset: int = 0) -> tuple[bytes, int]:
+    encoded, label = read_one(tf.constant(str(path)), tf.constant(offset, tf.int64))
     return encoded.numpy(), int(label)
 
 
@@ -82,7 +82,7 @@ FILE_NUMBERS = itertools.count()
 
 def write_records(folder: pathlib.Path, records: Sequence[bytes]) -> pathlib.Path:
     path = folder / f"records-{next(FILE_NUMBERS)}"
-    path.write_bytes(b"".join(tfrecord.frame_record(one) for one in records))
+    path.write_bytes(b"".join(map(tfrecord.frame_record, records)))
     return path
 
 
@@ -110,7 +110,7 @@ def labelled(draw) -> tuple[bytes, bytes, int]:
     return example(draw(st.permutations(list(features.items())))), image, label
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(records=st.lists(labelled(), min_size=1, max_size=3))
 def test_any_record_is_read_as_by_stock_ops(folder, compiled, stock, records):
     path = write_records(folder, [serialized for serialized, _, _ in records])
@@ -128,13 +128,10 @@ ONE_IMAGE, ONE_LABEL = bytes_feature(b"image"), int_feature(7)
     "features",
     [
         [(IMAGE, ONE_IMAGE)],
-        [(LABEL, ONE_LABEL)],
         [(IMAGE, bytes_feature()), (LABEL, ONE_LABEL)],
-        [(IMAGE, ONE_IMAGE), (LABEL, int_feature())],
         [(IMAGE, ONE_IMAGE), (LABEL, bytes_feature(b"7"))],
         [(IMAGE, ONE_LABEL), (LABEL, ONE_LABEL)],
         [(IMAGE, bytes_feature(b"one", b"two")), (LABEL, ONE_LABEL)],
-        [(IMAGE, ONE_IMAGE), (LABEL, int_feature(7, 8))],
         [(IMAGE, ONE_IMAGE), (LABEL, int_feature(7, 8, packed=False))],
         [(IMAGE[:-1], ONE_IMAGE), (LABEL, ONE_LABEL)],
     ],
@@ -168,12 +165,7 @@ def test_a_record_without_one_image_and_one_label_is_an_error(
 )
 def test_data_that_is_no_example_is_an_error(folder, compiled, stock, data):
     path = write_records(folder, [data])
-    with pytest.raises(tf.errors.DataLossError) as caught:
-        read(compiled, path)
-    assert (
-        f"the record at byte 0 of {path} is corrupt: its data is no tf.train.Example"
-        in caught.value.message
-    )
+    assert_corrupt(compiled, path, 0, "its data is no tf.train.Example")
     # The latter where the error's message quotes the data and can't be decoded.
     with pytest.raises((tf.errors.OpError, UnicodeDecodeError)):
         read(stock, path)
@@ -187,53 +179,44 @@ def three(tmp_path) -> tuple[pathlib.Path, list[int]]:
         for i in range(3)
     ]
     path = write_records(tmp_path, records)
-    lengths = [len(tfrecord.frame_record(one)) for one in records]
+    lengths = [len(tfrecord.frame_record(record)) for record in records]
     return path, [0, *itertools.accumulate(lengths)]
 
 
-def test_each_flipped_bit_is_an_error_with_file_and_byte(three, compiled, stock):
+def assert_corrupt(read_one: Read, path: pathlib.Path, offset: int, what: str) -> None:
+    with pytest.raises(tf.errors.DataLossError) as caught:
+        read(read_one, path, offset)
+    sentence = f"the record at byte {offset} of {path} is corrupt: {what}"
+    assert sentence in caught.value.message
+
+
+def test_a_flipped_bit_and_a_cut_at_each_byte_are_errors_with_file_and_byte(
+    three, compiled, stock
+):
     path, offsets = three
     whole = path.read_bytes()
     begin, end = offsets[1], offsets[2]
     for place in range(begin, end):
-        region = "its length" if place < begin + 12 else "its data"
-        for bit in range(8):
-            corrupt = bytearray(whole)
-            corrupt[place] ^= 1 << bit
-            path.write_bytes(corrupt)
-            with pytest.raises(tf.errors.DataLossError) as caught:
-                read(compiled, path, begin)
-            assert (
-                f"the record at byte {begin} of {path} is corrupt: the checksum of"
-                f" {region} doesn't match" in caught.value.message
-            )
-        with pytest.raises(tf.errors.OpError):
-            read(stock, path, begin)
-    for number in (0, 2):  # The neighbours can still be read.
-        expected = (b"image %d" % number, number)
-        assert read(compiled, path, offsets[number]) == expected
-
-
-def test_a_file_cut_at_any_byte_is_an_error_with_file_and_byte(three, compiled, stock):
-    path, offsets = three
-    whole = path.read_bytes()
-    for num_bytes in range(offsets[2], len(whole)):
-        path.write_bytes(whole[:num_bytes])
-        with pytest.raises(tf.errors.DataLossError) as caught:
-            read(compiled, path, offsets[2])
-        place = "before" if num_bytes < offsets[2] + 12 else "inside"
-        assert (
-            f"the record at byte {offsets[2]} of {path} is corrupt: the file ends"
-            f" {place} the record" in caught.value.message
-        )
-        with pytest.raises(tf.errors.OpError):
-            read(stock, path, offsets[2])
+        corrupt = bytearray(whole)
+        corrupt[place] ^= 1 << place % 8
+        path.write_bytes(corrupt)
+        region = "length" if place < begin + 12 else "data"
+        what = f"the checksum of its {region} doesn't match"
+        assert_corrupt(compiled, path, begin, what)
+        for number in (0, 2):  # The neighbours can still be read.
+            expected = (b"image %d" % number, number)
+            assert read(compiled, path, offsets[number]) == expected
+        path.write_bytes(whole[:place])
+        region = "before" if place < begin + 12 else "inside"
+        assert_corrupt(compiled, path, begin, f"the file ends {region} the record")
+    with pytest.raises(tf.errors.OpError):
+        read(stock, path, begin)
 
 
 @pytest.mark.parametrize(
     ("length", "size", "words"),
     [
-        *((n, 104, "ends inside the record") for n in (2**64 - 1, 2**62, 2**40, 101)),
+        *((n, 104, "ends inside the record") for n in (2**64 - 1, 101)),
         # A sparse file, of a few bytes on disk.
         (2**40, 2**40 + 4, "its length exceeds 2 GiB"),
     ],
@@ -253,8 +236,7 @@ def test_a_length_that_cannot_be_with_its_right_checksum_is_an_error(
 def test_an_offset_at_which_no_record_begins_is_an_error(three, compiled):
     path, offsets = three
     end = offsets[-1]
-    places = {*range(-2, end), *(end + beyond for beyond in (0, 1, 10**6, 2**62))}
-    for place in places - set(offsets[:-1]):
+    for place in {-2, *range(1, end, 7), end, end + 1, 2**62} - set(offsets[:-1]):
         with pytest.raises(tf.errors.OpError, match=f"at byte {place} of {path}"):
             read(compiled, path, place)
 
@@ -289,7 +271,7 @@ def test_more_files_than_a_process_may_open_are_read(tmp_path):
         example([(IMAGE, bytes_feature(b"%d" % i)), (LABEL, int_feature(i))])
         for i in range(200)
     ]
-    paths = [write_records(tmp_path, [one]) for one in serialized]
+    paths = [write_records(tmp_path, [record]) for record in serialized]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
     lowered = 2 * highest + 64
@@ -305,8 +287,8 @@ def test_more_files_than_a_process_may_open_are_read(tmp_path):
 
 
 def test_the_ops_of_all_phases_share_their_open_files(tmp_path):
-    one = example([(IMAGE, bytes_feature(b"x")), (LABEL, ONE_LABEL)])
-    paths = [write_records(tmp_path, [one]) for _ in range(30)]
+    record = example([(IMAGE, bytes_feature(b"x")), (LABEL, ONE_LABEL)])
+    paths = [write_records(tmp_path, [record]) for _ in range(30)]
     phases = [reader(record_files.read_example) for _ in range(4)]
     for phase in phases:
         for path in paths:

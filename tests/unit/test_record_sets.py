@@ -32,16 +32,6 @@ def record_set(numbered_set, tmp_path) -> RecordSet:
     return manifest.load(str(tmp_path / "records"), "train")
 
 
-def test_all_ranks_open_the_set(record_set):
-    folder = str(record_set.records_dir)
-    opened = on_all_ranks(
-        lambda communicator, place: record_sets.open_record_set(
-            folder, "train", place, communicator
-        )
-    )
-    assert opened == [record_set] * NUM_RANKS
-
-
 def test_what_one_rank_does_not_see_is_an_error_of_all(record_set):
     def open_on_one(communicator: Communicator, place: ProcessInfo) -> RecordSet:
         folder = record_set.records_dir if communicator.rank == 2 else "/nowhere"
@@ -72,8 +62,8 @@ def test_the_watchdog_hears_of_each_file_that_is_indexed(tmp_path, monkeypatch):
         "make_if_missing",
         lambda folder, report, file_begins: [file_begins(i, 2) for i in (1, 2)],
     )
-    found = SimpleNamespace(records_dir=tmp_path)
-    monkeypatch.setattr(manifest, "load", lambda *_: found)
+    loaded = SimpleNamespace(records_dir=tmp_path)
+    monkeypatch.setattr(manifest, "load", lambda *_: loaded)
     place = ProcessInfo()
     record_sets.open_record_set("records", "train", place, Listening(place))
     opening = ("opening the records", False, False)
@@ -166,13 +156,10 @@ def split_of(shard_sizes: Sequence[int], name: str = "train") -> Split:
     ("shard_sizes", "shards_of_ranks", "words"),
     [
         # A tenth of the mean of 100 a rank, and more.
-        ([110, 90], [(0,), (1,)], None),
         ([220, 180], [(0,), (1,), (0,), (1,)], None),
         ([111, 89], [(0,), (1,)], "from 89 to 111"),
-        ([100, 50], [(0,), (0,), (1,)], None),
         ([100, 100], [(0,), (0,), (1,)], "from 50 to 100"),
         ([100], [(0,), ()], "from 0 to 100"),
-        ([3, 4, 50], [(0, 1, 2)] * 5, None),
         ([100, 30], [(0,), (0,)], "train/1 is on no node"),
         ([100, 30], [(0,), (0, 1)], "train/0 is on the nodes of ranks 0 and 1"),
     ],
@@ -191,5 +178,3 @@ def test_each_shard_is_on_one_node_and_the_ranks_are_balanced(
 def test_evaluation_may_be_uneven_and_leave_a_node_out():
     split = split_of([100, 30], "validation")
     record_sets.check_shards_of_nodes(split, [(0,), (1,), ()])
-    with pytest.raises(UserError, match="validation/1 is on no node"):
-        record_sets.check_shards_of_nodes(split, [(0,), (0,)])

@@ -55,15 +55,6 @@ def test_an_image_has_the_features_of_the_tpu_scripts_and_keeps_bytes_of_names()
     assert tf.train.Example.FromString(serialized) == example_of(**features)
 
 
-def test_values_are_read_from_what_tensorflow_has_serialized():
-    example = example_of(label=[-5], name=[b"a\xff"])
-    features = tf_example.parse_example(memoryview(example.SerializeToString()))
-    assert tf_example.integer_of(features, "label") == -5
-    assert tf_example.bytes_of(features, "name") == b"a\xff"
-    assert tf_example.text_of(features, "name") == "a\udcff"
-    assert "other" not in features
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -90,13 +81,6 @@ def test_bytes_are_parsed_as_by_tensorflow_or_refused(data):
             tf_example.parse_example(data)
     else:
         assert tf_example.parse_example(data).keys() == expected.keys()
-
-
-def test_the_format_of_an_image_is_that_of_its_first_bytes():
-    assert tf_example.image_format_of(b"\xff\xd8\xff\xe0") == "jpeg"
-    assert tf_example.image_format_of(b"\x89PNG\r\n\x1a\n...") == "png"
-    with pytest.raises(ValueError, match="it starts with b'GIF89a'"):
-        tf_example.image_format_of(b"GIF89a")
 
 
 def test_a_scan_gives_place_and_value_of_each_record(tmp_path):

@@ -32,19 +32,14 @@ def encoded_image(index, image_format="JPEG"):
     return file.getvalue()
 
 
-def check(root, num_processes=1):
+def check(root):
     """Returns what is wrong with a set: names of files, offsets, texts."""
     reported = []
     record_set = manifest.load(str(root), "train")
-    damages = verification.verify(record_set, num_processes, reported.append)
+    problems = verification.verify(record_set, 1, reported.append)
     splits = record_set.manifest.splits.values()
     assert sum(reported) == sum(split.num_examples for split in splits)
-    found = []
-    for damage in damages:
-        assert damage.path.startswith(f"{record_set.records_dir}/")
-        name = damage.path.removeprefix(f"{record_set.records_dir}/")
-        found.append((name, damage.offset, damage.what))
-    return found
+    return [(os.path.relpath(p.path, root), p.offset, p.what) for p in problems]
 
 
 def shard_path(index, num_shards=3):
@@ -100,11 +95,6 @@ def example(index, label=1, **changes):
     return tf_example.encode_example(kept)
 
 
-@pytest.mark.parametrize("num_processes", [1, 3])
-def test_a_good_set_has_no_damage(root, num_processes):
-    assert check(root, num_processes) == []
-
-
 @pytest.fixture(scope="module")
 def many_shards(tmp_path_factory, write_tiny_set):
     folder = tmp_path_factory.mktemp("many")
@@ -115,7 +105,7 @@ def many_shards(tmp_path_factory, write_tiny_set):
 
 
 @settings(
-    max_examples=6,  # Each flips a bit in each of the shards.
+    max_examples=4,  # Each flips a bit in each of the shards.
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -149,17 +139,6 @@ def test_each_flipped_bit_is_found_in_its_file_at_its_record(
         expected.append((shard_path(shard, NUM_SHARDS), first, what))
     assert check(root) == expected
     shutil.rmtree(root)
-
-
-def test_damage_of_one_record_does_not_hide_that_of_the_next(root):
-    path = root / shard_path(1)
-    content = bytearray(path.read_bytes())
-    offsets = offsets_of(root, 1)
-    for offset in offsets:
-        content[offset] ^= 1
-    path.write_bytes(content)
-    what = "the checksum of its length does not match"
-    assert check(root) == [(shard_path(1), offset, what) for offset in offsets]
 
 
 def test_files_of_another_size_are_found(root):
@@ -218,11 +197,6 @@ def test_shards_of_the_same_layout_that_took_each_others_place_are_found(
         (example(1, label=4), "its label is 4; expected 1 to 3"),
         (example(1, label=0), "its label is 0; expected 1 to 3"),
         (example(1, label=None), "it has no feature image/class/label"),
-        (example(1, label=b"1"), "its feature image/class/label is not an integer"),
-        (
-            example(1, **{"image/encoded": b"text"}),
-            "its image is neither JPEG nor PNG; it starts with b'text'",
-        ),
         (
             example(1, **{"image/encoded": encoded_image(1, "PNG")}),
             "its image is a PNG file; expected JPEG",
@@ -239,16 +213,12 @@ def test_shards_of_the_same_layout_that_took_each_others_place_are_found(
     ],
 )
 def test_whole_records_that_hold_something_else_are_found(root, record, what):
-    rewrite(root, 1, [example(0), record, example(2)])
-    ((path, offset, found),) = check(root)
-    assert (path, offset) == (shard_path(1), 16 + len(example(0)))
-    assert found.startswith(what)
-
-
-def test_bytes_after_the_end_of_an_image_do_no_harm(root):
-    odd = example(1, label=2, **{"image/encoded": encoded_image(1) + b"camera"})
-    rewrite(root, 1, [example(0, 1), odd, example(2, 3)])
-    assert check(root) == []
+    # Bytes after the end of an image do no harm.
+    good = example(0, **{"image/encoded": encoded_image(1) + b"camera"})
+    rewrite(root, 1, [good, record, example(2)])
+    ((path, offset, problem),) = check(root)
+    assert (path, offset) == (shard_path(1), 16 + len(good))
+    assert problem.startswith(what)
 
 
 def test_other_labels_than_the_manifest_counts_are_found(root):
@@ -273,9 +243,10 @@ def test_records_are_checked_without_their_offsets(root):
     )
     content[second] ^= 1
     path.write_bytes(content)
-    found = check(root)
-    assert (shard_path(1), None, "it has 2 records; expected 3") in found
-    assert (shard_path(1), second, "the checksum of its length does not match") in found
+    problems = check(root)
+    assert (shard_path(1), None, "it has 2 records; expected 3") in problems
+    what = "the checksum of its length does not match"
+    assert (shard_path(1), second, what) in problems
 
 
 def change_manifest(root, *shards):
@@ -295,17 +266,17 @@ def test_a_manifest_that_moves_a_record_to_the_next_shard_is_found(root):
         dataclasses.replace(shards[0], num_records=2),
         dataclasses.replace(shards[1], num_records=4),
     )
-    found = check(root)
-    assert [(path, what.partition(";")[0]) for path, _, what in found[1:]] == [
+    of_offsets, *others = check(root)
+    assert [(path, what.partition(";")[0]) for path, _, what in others] == [
         (shard_path(0), "it has 3 records"),
         (shard_path(1), "it has 3 records"),
     ]
-    assert found[0][0] == "train-offsets.npy"
-    assert "contradicts manifest.json" in found[0][2]
+    assert of_offsets[0] == "train-offsets.npy"
+    assert "contradicts manifest.json" in of_offsets[2]
 
 
-@pytest.mark.parametrize("num_bytes", [3, 10**15])
-def test_a_size_in_the_manifest_that_no_shard_has_is_found(root, num_bytes):
+def test_a_size_in_the_manifest_that_no_shard_has_is_found(root):
+    num_bytes = 10**15
     first = manifest.load(str(root), "train").manifest.splits["train"].shards[0]
     change_manifest(root, dataclasses.replace(first, num_bytes=num_bytes))
     what = f"it has {first.num_bytes:,} bytes; expected {num_bytes:,}"
