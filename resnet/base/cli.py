@@ -137,15 +137,12 @@ def entries(groups: Groups) -> list[Entry]:
     by_flag: dict[str, Entry] = {}
     for group in groups:
         group = group if isinstance(group, Flags) else Flags(group)
-        declared = settings.declarations(group.kind)
+        declared, names = settings.declarations(group.kind), group.names
+        if names is None:
+            names = set(group.kind.__annotations__) - set(group.without)
         for field in dataclasses.fields(group.kind):
-            declaration = declared.get(field.name)
-            if group.names is None:
-                is_own = field.name in group.kind.__annotations__
-                is_listed = is_own and field.name not in group.without
-            else:
-                is_listed = field.name in group.names
-            if declaration is None or declaration.flag is None or not is_listed:
+            declaration = declared.get(field.name) if field.name in names else None
+            if declaration is None or declaration.flag is None:
                 continue
             default = field.default if group.has_defaults else None
             common = declaration.common if group.common is None else group.common
@@ -197,7 +194,7 @@ def parse(
             " --help lists the flags."
         )
     flags.FLAGS.mark_as_parsed()  # Absl's logging asks for it.
-    values, given = {}, {}
+    values, given, problems = {}, {}, []
     for entry in of_program:
         names = [name for name, _ in _names(entry)]
         used = next((name for name in names if parsed[name].present), entry.flag)
@@ -205,14 +202,9 @@ def parse(
         values[entry.setting] = value
         if parsed[used].present:
             given[entry.setting] = parsed[used].serialize()
-    problems = [
-        problem
-        for entry in of_program
-        if entry.setting in given
-        for problem in settings.problems_of_value(
-            values[entry.setting], f"--{entry.flag}", entry.declaration
-        )
-    ]
+            problems += settings.problems_of_value(
+                value, f"--{entry.flag}", entry.declaration
+            )
     if problems:
         raise UserError(" ".join(problems))
     return CommandLine(values, given, tuple(arguments))

@@ -122,10 +122,7 @@ def instance(
     """
     if isinstance(values, kind):
         return values
-    if not isinstance(values, dict):
-        raise UserError(
-            f"{where or 'it'} must be an object, {{...}}; got {_quoted(values)}"
-        )
+    _require_object(values, where or "it")
     fields, hints = _fields_of(typing.cast(Any, kind))
     if unknown := sorted(set(values) - set(fields)):
         known = ", ".join([*fields, *also_known])
@@ -144,11 +141,9 @@ def instance(
 
 
 def converted(kind: Any, value: Any, where: str) -> Any:
-    """Returns a parsed JSON value, converted to the type of a field.
+    """Returns a parsed JSON value, converted to one of the types of fields.
 
-    Args:
-        kind: The type, one of those that the module allows.
-        where: What the value is, for the sentence of an error.
+    `where` is what the value is, for the sentence of an error.
     """
     if kind is Any:
         return value
@@ -169,8 +164,7 @@ def converted(kind: Any, value: Any, where: str) -> Any:
             for number, element in enumerate(value, start=1)
         )
     if typing.get_origin(kind) is dict:
-        if not isinstance(value, dict):
-            raise UserError(f"{where} must be an object, {{...}}; got {_quoted(value)}")
+        _require_object(value, where)
         item = typing.get_args(kind)[1]
         return {
             name: converted(item, element, _of(name, where))
@@ -209,13 +203,17 @@ def _loaded(text: str | bytes) -> dict[str, Any]:
             text if isinstance(text, str) else text.decode("utf-8"),
             object_pairs_hook=_without_duplicates,
         )
-    except UserError:  # Itself a ValueError.
-        raise
     except (ValueError, RecursionError) as error:
+        if isinstance(error, UserError):  # Itself a ValueError.
+            raise
         raise UserError(f"it isn't JSON ({error})") from error
-    if not isinstance(values, dict):
-        raise UserError(f"it must be an object, {{...}}; got {_quoted(values)}")
-    return values
+    _require_object(values, "it")
+    return typing.cast(dict[str, Any], values)
+
+
+def _require_object(value: Any, where: str) -> None:
+    if not isinstance(value, dict):
+        raise UserError(f"{where} must be an object, {{...}}; got {_quoted(value)}")
 
 
 def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

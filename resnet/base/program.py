@@ -3,7 +3,7 @@
 The installed commands are here too.
 
 Programs import this first: from then on, an import that fails because PYTHONPATH hides
-packages of the environment is one sentence (`base.import_failures`).
+packages of the environment is one sentence.
 """
 
 import functools
@@ -13,11 +13,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from resnet.base import import_failures
+from resnet.base.errors import (
+    EXIT_CODE,
+    UserError,
+    escape_unprintable,
+    report_failed_imports,
+)
 
-import_failures.report()  # Before the other imports, which may fail.
-
-from resnet.base.errors import EXIT_CODE, UserError, escape_unprintable
+report_failed_imports()  # Before the imports of the program, which may fail.
 
 Main = Callable[[Sequence[str]], int]
 

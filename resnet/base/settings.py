@@ -114,8 +114,7 @@ def value_type(kind: type, name: str) -> type:
     """Returns the type of the values of a field, apart from None."""
     hint = typing.get_type_hints(kind)[name]
     if isinstance(hint, types.UnionType):
-        members = typing.get_args(hint)
-        (hint,) = (member for member in members if member is not types.NoneType)
+        (hint,) = set(typing.get_args(hint)) - {types.NoneType}
     return typing.cast(type, hint)
 
 

@@ -28,6 +28,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 _DOTS_PER_INCH = 110
 _MOST_POINTS = 20_000
 _OUTLIER_DISTANCE = 1.5  # As a multiple of the range of the 5th to 95th percentile.
+_LEGEND: Any = {"frameon": False, "fontsize": 9}
 _BLUE, _GREY, _LIGHT_GREY, _RED = "#2a6fb0", "#666666", "#999999", "#c0392b"
 
 
@@ -207,12 +208,11 @@ def _draw_losses(axes: "Axes", runs: Sequence[LoggedRun]) -> None:
                 color=color,
             )
     axes.set_ylim(low, high)
-    axes.plot([], [], color=_GREY, label="training")
-    axes.plot([], [], "o", color=_GREY, markersize=4, label="validation")
-    if has_outliers:
-        axes.plot([], [], "^", color=_GREY, label="beyond the axis")
+    labels = {"-": "training", "o": "validation", "^": "beyond the axis"}
+    for style, label in list(labels.items())[: 2 + has_outliers]:
+        axes.plot([], [], style, color=_GREY, markersize=4, label=label)
     axes.set_title("Cross-entropy", loc="left")
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend(**_LEGEND)
 
 
 def _draw_accuracy(axes: "Axes", runs: Sequence[LoggedRun]) -> None:
@@ -239,7 +239,7 @@ def _draw_accuracy(axes: "Axes", runs: Sequence[LoggedRun]) -> None:
     axes.set_title(f"Validation {what}{on}, %", loc="left")
     axes.set_ylim(0, 102)
     if counts:
-        axes.legend(frameon=False, loc="lower right", fontsize=9)
+        axes.legend(loc="lower right", **_LEGEND)
 
 
 def _common_settings(runs: Sequence[LoggedRun]) -> str:
@@ -441,12 +441,7 @@ def _draw_legend(axes: "Axes", methods: Sequence[str]) -> None:
         entries[label] = tuple(example(_GREY, of[way], "white") for of in in_use)
     filled = example(_GREY, _MARKERS[0]["layerwise"], _GREY)
     entries["filled: error feedback"] = (filled,)
-    axes.legend(
-        entries.values(),
-        entries,
-        handler_map={tuple: HandlerTuple(ndivide=None)},
-        frameon=False,
-        fontsize=9,
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1),
-    )
+    place: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
+    handlers = {tuple: HandlerTuple(ndivide=None)}
+    labels = list(entries)
+    axes.legend(entries.values(), labels, handler_map=handlers, **_LEGEND, **place)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from absl import logging
 
-from resnet.base import import_failures
+from resnet.base import errors
 from resnet.base.errors import EXIT_CODE, UserError, escape_unprintable
 from resnet.distributed import communicator as distributed
 from resnet.distributed.communicator import Communicator
@@ -64,7 +64,7 @@ def run(main: Main, argv: Sequence[str]) -> int:
     except Exception as error:
         if process.num_ranks == 1:
             raise
-        if sentence := import_failures.describe(error):
+        if sentence := errors.describe_failed_import(error):
             communicator.abort(EXIT_CODE, f"error on rank {process.rank}: {sentence}")
         reason = f"rank {process.rank} failed:\n{traceback.format_exc()}"
         communicator.abort(1, reason)

@@ -1,6 +1,9 @@
+"""A user's mistake, packages that PYTHONPATH hides, and what is printed."""
+
 import errno
 import io
 import os
+import subprocess
 import sys
 
 import pytest
@@ -8,6 +11,8 @@ import pytest
 from resnet.base import errors
 from resnet.base import program as base_program
 from resnet.runtime import program
+from tests.in_process import assert_refused
+from tests.sources import ROOT
 
 
 def fail(error: BaseException) -> None:
@@ -54,3 +59,43 @@ def test_the_errors_of_a_replaced_standard_output_stay(monkeypatch):
         monkeypatch.setattr(sys, "stdout", stdout)
         errors.escape_unprintable()
         assert stdout.errors in (None, "replace")
+
+
+@pytest.mark.parametrize(
+    ("program", "package", "content"),
+    [
+        ("resnet/resnet_main.py", "numpy", "import nothing_such"),
+        ("launch/supervise.py", "absl", "import nothing_such"),
+        ("data_prep/digits.py", "absl", ""),
+    ],
+)
+def test_a_broken_package_is_named_in_one_sentence(tmp_path, program, package, content):
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text(content)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / program), "--help"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert_refused(done, f"PYTHONPATH names {tmp_path}, which hides packages")
+
+
+def have_a_bug() -> None:
+    raise IndexError("a bug")
+
+
+def test_a_bug_in_a_folder_of_pythonpath_is_none_of_an_import(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with pytest.raises(IndexError) as caught:
+        have_a_bug()
+    assert errors.describe_failed_import(caught.value) == ""
+
+
+def test_other_failures_are_not_blamed_on_pythonpath(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ImportError) as caught:
+        raise ImportError("no such module", path=__file__)
+    assert errors.describe_failed_import(caught.value) == ""

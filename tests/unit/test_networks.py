@@ -457,7 +457,9 @@ def test_the_options_of_batch_normalization_reach_every_layer():
     for name in ("resnet8", "resnet18d", "resnet50", "resnet9", "alexnet_bn"):
         model = without_values(name, batch_norm_epsilon=0.25, **options)
         norms = [one for one in model.layers if isinstance(one, layers.ConvNorm)]
-        assert {(one.epsilon, one.fixed_gamma) for one in norms} == {(0.25, True)}
+        assert {(norm.options.epsilon, norm.options.fixed_gamma) for norm in norms} == {
+            (0.25, True)
+        }
     assert TrainingSettings.batch_norm_epsilon == normalization.EPSILON
 
 

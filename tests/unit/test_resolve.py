@@ -11,7 +11,7 @@ from resnet.config.phases import Phase
 from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.recipes import cifar10, digits, imagenet, imagenet_lars, imagenette
 from resnet.config.schedules import Schedule, learning_rate
-from tests.unit.resolved_phases import COLLAPSE, TWO_PHASES, fit, schedule_of
+from tests.unit.resolved_phases import COLLAPSE, TPU, TWO_PHASES, fit, schedule_of
 
 NUM_IMAGENET = 1_281_167
 
@@ -24,18 +24,74 @@ def warmups(phases: tuple[Phase, ...]) -> list[float]:
     return [phase.schedule.warmup_length for phase in phases]
 
 
-def test_another_batch_scales_rates_and_steps():
-    (phase,) = fit(batch=8192)
-    # A third of the batch: three times the steps, a third of the rate. The start is 0.1
-    # whatever the batch.
-    assert phase.num_steps == 14_040
-    assert phase.schedule == Schedule(
-        init_value=0.1,
-        peak_value=pytest.approx(1.6, rel=1e-15),
-        warmup_length=780,
-        decay_start=780,
-        decay_end=14_040,
+def one_phase(rates: Schedule) -> Recipe:
+    return dataclasses.replace(
+        TWO_PHASES, phases=(RecipePhase(epochs=4, schedule=rates),)
     )
+
+
+# An epoch of ImageNet has 52.1308 steps of 24,576, and 156.3925 of 8192.
+GOYAL, LARS = imagenet.GOYAL_90EP_8K, imagenet_lars.LARS_42EP_8K
+SCALING = one_phase(Schedule(peak_value=0.1, init_value=0.01, warmup_length=1))
+ENDING = one_phase(Schedule(peak_value=0.5, end_value=0.01))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "expected"),
+    [
+        # A third of the batch: three times the steps, a third of the rate. The start is
+        # 0.1 whatever the batch.
+        (TPU, {"batch": 8192}, {"num_steps": 14_040, "decay_end": 14_040}),
+        (TPU, {"batch": 8192}, {"init_value": 0.1, "peak_value": 1.6}),
+        (TPU, {"batch": 8192}, {"warmup_length": 780, "decay_start": 780}),
+        # 4.8 * 64 / 24,576; a warm-up doesn't fall.
+        (TPU, {"batch": 64}, {"init_value": 0.0125, "peak_value": 0.0125}),
+        # Twice 6877 steps; 1563.9; rates without a rule stay.
+        (LARS, {"batch": 4096}, {"num_steps": 13_754, "warmup_length": 1564}),
+        (LARS, {"batch": 4096}, {"peak_value": 17.0, "end_value": 1e-4}),
+        (imagenette.IMAGENETTE_LARS, {"batch": 16}, {"peak_value": 0.05}),  # The root.
+        # Epochs 30, 60 and 80 in steps: 9383.5, 18,767.1 and 25,022.8.
+        (GOYAL, {"batch": 4096}, {"boundaries": (9384, 18_767, 25_023)}),
+        # Epochs 15, 30 and 40: 2345.9, 4691.8 and 6255.7.
+        (GOYAL, {"train_epochs": 45.0}, {"boundaries": (2346, 4692, 6256)}),
+        (GOYAL, {"train_epochs": 45.0}, {"num_steps": 7038, "warmup_length": 782}),
+        # A longer run of one phase keeps its warm-up.
+        (TPU, {"train_steps": 9360}, {"decay_end": 9360, "warmup_length": 260}),
+        (TPU, {"train_epochs": 18.0}, {"decay_end": 938, "warmup_length": 260}),
+        (TPU, {"warmup_steps": 10}, {"warmup_length": 10, "decay_start": 10}),
+        (TPU, {"warmup_epochs": 2.5}, {"warmup_length": 130}),
+        (TPU, {"warmup_epochs": 0.0}, {"warmup_length": 0}),
+        # 100 * 29 / 100 is 29 steps; 29 / 100 is a little less than 0.29 in a float.
+        (
+            digits.DIGITS,
+            {"batch": 100, "num_train_examples": 29, "train_epochs": 100.0},
+            {"num_steps": 29},
+        ),
+        (
+            digits.DIGITS,
+            {"num_train_examples": 5, "train_epochs": 0.1, "warmup_steps": 0},
+            {"num_steps": 1},
+        ),
+        # A given peak is taken as it is, and a given start moves the peak with it,
+        # unless it or the recipe's is 0.
+        (TPU, {"batch": 8192, "peak_learning_rate": 2.5}, {"peak_value": 2.5}),
+        (TPU, {"peak_learning_rate": 0.05}, {"init_value": 0.05, "peak_value": 0.05}),
+        (TPU, {"batch": 8192, "base_learning_rate": 0.2}, {"peak_value": 3.2}),
+        (TPU, {"base_learning_rate": 0.0}, {"init_value": 0.0, "peak_value": 4.8}),
+        (cifar10.CIFAR10, {"base_learning_rate": 0.2}, {"peak_value": 0.4}),
+        (SCALING, {"batch": 8}, {"init_value": 0.02, "peak_value": 0.2}),
+        (SCALING, {"batch": 8, "base_learning_rate": 0.02}, {"peak_value": 0.2}),
+        (SCALING, {"batch": 8, "base_learning_rate": 0.03}, {"peak_value": 0.3}),
+        # The rate at the end scales with the others, and is no more than the peak.
+        (ENDING, {"batch": 8}, {"end_value": 0.02}),
+        (ENDING, {"peak_learning_rate": 0.001}, {"end_value": 0.001}),
+    ],
+)
+def test_a_run_of_one_phase_has_these_numbers(recipe, overrides, expected):
+    (phase,) = fit(recipe, **overrides)
+    values = vars(phase) | vars(phase.schedule)
+    for name, value in expected.items():
+        assert values[name] == pytest.approx(value, rel=1e-15, abs=0)
 
 
 def test_a_start_that_scales_does_so():
@@ -44,39 +100,11 @@ def test_a_start_that_scales_does_so():
     assert (third.schedule.init_value, third.schedule.peak_value) == (0.51, 1.528)
 
 
-def test_a_given_start_that_is_the_recipes_own_leaves_the_peak():
-    rates = Schedule(peak_value=0.1, init_value=0.01, warmup_length=1)
-    recipe = dataclasses.replace(
-        imagenette.IMAGENETTE, phases=(RecipePhase(epochs=16, schedule=rates),)
-    )
-    assert schedule_of(recipe, 128).peak_value == pytest.approx(0.2, rel=1e-15)
-    schedule = schedule_of(recipe, 128, base_learning_rate=0.02)
-    assert (schedule.init_value, schedule.peak_value) == pytest.approx(
-        (0.02, 0.2), rel=1e-15
-    )
-    schedule = schedule_of(recipe, 128, base_learning_rate=0.03)
-    assert schedule.peak_value == pytest.approx(0.3, rel=1e-15)
-
-
 def test_phases_scale_with_the_batch():
     phases = fit(COLLAPSE, 8192)
     assert lengths(phases) == [3900, 1875, 2375, 2375, 780]
     assert warmups(phases) == [780, 0, 500, 500, 0]
     assert [part.schedule.decay_end for part in phases] == [9360, *(3 * [3750]), 780]
-
-
-def test_at_a_small_batch_the_warm_up_does_not_fall():
-    schedule = schedule_of(batch=64)  # 4.8 * 64 / 24,576 = 0.0125.
-    assert schedule.peak_value == pytest.approx(0.0125, rel=1e-15)
-    assert schedule.init_value == schedule.peak_value
-
-
-def test_without_a_rule_another_batch_leaves_the_rates():
-    (phase,) = fit(imagenet_lars.LARS_42EP_8K, 4096)
-    assert phase.num_steps == 13_754  # Twice 6877.
-    assert phase.schedule.warmup_length == 1564  # 1563.9.
-    assert phase.schedule.peak_value == 17.0
-    assert phase.schedule.end_value == 1e-4
 
 
 def test_phases_scale_with_the_data_set():
@@ -87,50 +115,6 @@ def test_phases_scale_with_the_data_set():
     assert phases[0].schedule.peak_value == 0.025
     assert phases[0].schedule.init_value == 0.025  # And not 0.1.
     assert warmups(phases) == [112, 0, 72, 72, 0]
-
-
-def test_drops_scale_with_the_batch():
-    # 30, 60 and 80 epochs of 312.785 steps: 9383.5, 18,767.1 and 25,022.8.
-    assert schedule_of(imagenet.GOYAL_90EP_8K, 4096).boundaries == (
-        9384,
-        18_767,
-        25_023,
-    )
-
-
-def test_a_longer_run_of_one_phase_keeps_its_warm_up():
-    (phase,) = fit(train_steps=9360)
-    assert phase.num_steps == phase.schedule.decay_end == 9360
-    assert phase.schedule.warmup_length == phase.schedule.decay_start == 260
-    (phase,) = fit(train_epochs=18.0)
-    assert phase.num_steps == phase.schedule.decay_end == 938  # 18 * 52.1308 = 938.4.
-    assert phase.schedule.warmup_length == 260
-
-
-def test_a_shorter_run_drops_sooner():
-    (phase,) = fit(imagenet.GOYAL_90EP_8K, train_epochs=45.0)
-    assert phase.num_steps == 7038  # 45 * 156.3925 = 7037.7.
-    # 15, 30 and 40 epochs: 2345.9, 4691.8 and 6255.7.
-    assert phase.schedule.boundaries == (2346, 4692, 6256)
-    assert phase.schedule.warmup_length == 782
-
-
-def test_a_given_warm_up_is_taken_in_steps_and_in_epochs():
-    assert schedule_of(warmup_steps=10).warmup_length == 10
-    assert schedule_of(warmup_steps=10).decay_start == 10
-    assert schedule_of(warmup_epochs=2.5).warmup_length == 130  # 130.3.
-    assert schedule_of(warmup_epochs=0.0).warmup_length == 0
-
-
-def test_whole_epochs_of_whole_batches_have_whole_steps():
-    # 100 * 29 / 100 is 29 steps; 29 / 100 is a little less than 0.29 in a float.
-    (phase,) = fit(digits.DIGITS, 100, 29, train_epochs=100.0)
-    assert phase.num_steps == 29
-
-
-def test_training_is_at_least_one_step():
-    (phase,) = fit(digits.DIGITS, 64, 5, train_epochs=0.1, warmup_steps=0)
-    assert phase.num_steps == 1
 
 
 def test_another_length_stretches_all_phases_with_their_warm_ups():
@@ -188,26 +172,6 @@ def test_a_given_warm_up_of_several_phases_is_as_long_as_it_says():
     assert first.schedule.warmup_length == 20  # Its own, stretched.
 
 
-def test_a_given_peak_is_taken_as_it_is():
-    schedule = schedule_of(batch=8192, peak_learning_rate=2.5)
-    assert (schedule.init_value, schedule.peak_value) == (0.1, 2.5)
-    schedule = schedule_of(peak_learning_rate=0.05)
-    assert (schedule.init_value, schedule.peak_value) == (
-        0.05,
-        0.05,
-    )  # A warm-up does not fall.
-
-
-def test_a_given_start_is_kept_and_moves_the_peak_with_it():
-    schedule = schedule_of(batch=8192, base_learning_rate=0.2)
-    assert schedule.init_value == 0.2
-    assert schedule.peak_value == pytest.approx(3.2, rel=1e-15)  # 4.8 / 3 * 2.
-    schedule = schedule_of(
-        cifar10.CIFAR10, base_learning_rate=0.2
-    )  # Which starts at zero.
-    assert (schedule.init_value, schedule.peak_value) == (0.2, 0.4)
-
-
 def test_phases_take_what_is_given_for_all_of_them():
     given = {"momentum": 0.8, "label_smoothing": 0.1, "mixup": 0.2, "image_size": 128}
     for phase in fit(COLLAPSE, **given):
@@ -224,25 +188,6 @@ def test_phases_keep_their_own_settings():
     assert [phase.image_size for phase in phases] == [160, 224, 224, 224, 224]
 
 
-def test_rates_by_the_root_of_the_batch():
-    recipe = imagenette.IMAGENETTE_LARS
-    assert schedule_of(recipe, batch=16).peak_value == pytest.approx(
-        0.1 * (16 / 64) ** 0.5
-    )
-
-
-def one_phase(rates: Schedule) -> Recipe:
-    return dataclasses.replace(
-        TWO_PHASES, phases=(RecipePhase(epochs=4, schedule=rates),)
-    )
-
-
-def test_the_rate_at_the_end_scales_with_the_others_and_is_no_more_than_the_peak():
-    recipe = one_phase(Schedule(peak_value=0.5, end_value=0.01))
-    assert schedule_of(recipe, batch=8).end_value == 0.02
-    assert schedule_of(recipe, peak_learning_rate=0.001).end_value == 0.001
-
-
 def test_drops_that_fall_on_one_step_count_all():
     rates = Schedule(
         peak_value=1.0, decay="steps", boundaries=(0.5, 0.51), decay_factor=0.1
@@ -250,13 +195,6 @@ def test_drops_that_fall_on_one_step_count_all():
     schedule = schedule_of(one_phase(rates))
     assert schedule.boundaries == (5, 5)
     assert learning_rate(schedule, 5) == pytest.approx(0.01)
-
-
-def test_a_warm_up_may_begin_at_zero_but_not_end_there():
-    schedule = schedule_of(base_learning_rate=0.0, peak_learning_rate=1.0)
-    assert (schedule.init_value, schedule.peak_value) == (0.0, 1.0)
-    # The peak would be as many times the recipe's as the start is.
-    assert schedule_of(base_learning_rate=0.0).peak_value == schedule_of().peak_value
 
 
 def test_fewer_steps_than_phases_are_refused():
