@@ -1,8 +1,9 @@
-"""The ready scripts give exactly the published commands."""
+"""The ready scripts give exactly the published commands, and resume under Slurm."""
 
 import os
 import re
 import shlex
+import signal
 import subprocess
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from tests import in_process
 
 LAUNCH = Path(__file__).resolve().parents[2] / "launch" / "jobs"
 NAMES = ("train_256_nodes_24k", "train_64_nodes_collapse", "eval_one_node")
-SCRIPTS = sorted([*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.slurm")])
 # As it might be called on a cluster: with a space in it.
 CLONE = "a clone"
+STUB = 'printf "OMP_NUM_THREADS=%s\\n" "$OMP_NUM_THREADS"\n'
+STUB += 'printf "%s\\n" "$(basename "$0")" "$@"'
 
 
 @pytest.fixture
@@ -24,26 +26,32 @@ def site(tmp_path):
     for folder in ("records", "out put/model_batch_24k_90ep", f"{CLONE}/.venv/bin"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / CLONE / "launch").symlink_to(LAUNCH.parent)
-    stub = '#!/bin/sh\nprintf "OMP_NUM_THREADS=%s\\n" "$OMP_NUM_THREADS"\n'
-    stub += 'printf "%s\\n" "$(basename "$0")" "$@"\n'
     for name in ("mpirun", "python", "srun", "scontrol"):
-        path = tmp_path / CLONE / ".venv/bin" / name
-        path.write_text(stub)
-        path.chmod(0o755)
+        write_program(tmp_path, name, STUB)
     return tmp_path
 
 
-def run_script(site, name, *arguments, **changes):
-    environment = {
+def write_program(site, name: str, text: str) -> None:
+    path = site / CLONE / ".venv/bin" / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def environment(site, **changes) -> dict[str, str]:
+    known = {
         "PATH": os.defpath,
-        "REPOSITORY": str(site / CLONE),
-        "DATA_DIR": str(site / "records"),
-        "OUTPUT_DIR": str(site / "out put"),
+        "REPOSITORY": site / CLONE,
+        "DATA_DIR": site / "records",
+        "OUTPUT_DIR": site / "out put",
+        **changes,
     }
-    environment |= {key: str(value) for key, value in changes.items()}
+    return {key: str(value) for key, value in known.items() if value is not None}
+
+
+def run_script(site, name, *arguments, **changes):
     return subprocess.run(
         ["bash", str(LAUNCH / name), *arguments],
-        env={key: value for key, value in environment.items() if value != "None"},
+        env=environment(site, **changes),
         capture_output=True,
         text=True,
         timeout=200,
@@ -56,141 +64,106 @@ def run_script(site, name, *arguments, **changes):
     ("name", "expected"),
     [
         (
-            "train_256_nodes_24k",
+            NAMES[0],
             "OMP_NUM_THREADS= mpirun -np 512 -ppn 2 python C/resnet/resnet_main.py"
             " --train_batch_size 24576 --train_steps 4680 --num_intra_threads 22"
             " --num_inter_threads 2 --data_dir=D --model_dir=O/model_batch_24k_90ep"
             " --use_tpu=False --kmp_blocktime 1",
         ),
         (
-            "train_64_nodes_collapse",
+            NAMES[1],
             "OMP_NUM_THREADS= mpirun -np 128 -ppn 2 python C/resnet/resnet_main.py"
             " --recipe=collapse_72ep_4k --num_intra_threads 22 --num_inter_threads 2"
             " --data_dir=D --model_dir=O/model_collapse_72ep",
         ),
         (
-            "eval_one_node",
+            NAMES[2],
             "OMP_NUM_THREADS=46 python C/eval/resnet_eval.py --eval_batch_size 200"
             " --num_intra_threads 46 --num_inter_threads 2 --data_dir=D"
             " --model_dir=O/model_batch_24k_90ep --use_tpu=False --kmp_blocktime 1",
         ),
     ],
 )
-def test_the_scripts_run_the_published_commands(site, name, expected, suffix):
-    result = run_script(site, f"{name}.{suffix}")
+def test_the_scripts_run_the_published_commands_and_hand_on_flags(
+    site, name, expected, suffix
+):
+    flags = ["--seed=3", "--first_phase=some where"]
+    result = run_script(site, f"{name}.{suffix}", *flags)
     assert result.returncode == 0, result.stderr
     words = expected.split(" ")
     for letter, folder in (("C", CLONE), ("D", "records"), ("O", "out put")):
         pattern = rf"(^|=){letter}(/|$)"
         words = [re.sub(pattern, rf"\1{site}/{folder}\2", word) for word in words]
-    assert result.stdout.splitlines() == words
-
-
-def test_a_phase_of_the_collapse_recipe_can_be_started_by_hand(site):
-    flags = ("--first_phase=collapse", "--initial_weights=some where")
-    script = "train_64_nodes_collapse"
-    for suffix in ("sh", "slurm"):
-        result = run_script(site, f"{script}.{suffix}", *flags, MODEL_DIR="mine")
-        assert result.stdout.splitlines()[-3:] == ["--model_dir=mine", *flags]
+    assert result.stdout.splitlines() == words + flags
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_slurm_finds_the_clone_where_sbatch_was_called(site, name):
+def test_slurm_finds_the_clone_where_sbatch_was_called_or_the_file_is(site, name):
     changes = {"REPOSITORY": None, "SLURM_SUBMIT_DIR": site / CLONE}
     result = run_script(site, f"{name}.slurm", **changes)
-    assert result.returncode == 0, result.stderr
-    assert f"{site}/{CLONE}/" in result.stdout
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_slurm_finds_the_clone_of_a_file_that_is_named_from_elsewhere(site, name):
+    assert (result.returncode, f"{site}/{CLONE}/" in result.stdout) == (0, True)
     file = site / CLONE / f"launch/jobs/{name}.slurm"
-    answer = f'#!/bin/sh\necho "JobId=17\n   Command={file} --seed=1"\n'
-    (site / CLONE / ".venv/bin/scontrol").write_text(answer)
-    changes = {"REPOSITORY": None, "SLURM_JOB_ID": 17, "SLURM_SUBMIT_DIR": site}
+    write_program(site, "scontrol", f'echo "JobId=17\n   Command={file} --seed=1"')
+    changes |= {"SLURM_JOB_ID": 17, "SLURM_SUBMIT_DIR": site}
     path = f"{site}/{CLONE}/.venv/bin:{os.defpath}"
     result = run_script(site, f"{name}.slurm", PATH=path, **changes)
+    assert (result.returncode, f"{site}/{CLONE}/" in result.stdout) == (0, True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_folder_is_named_before_anything_runs(site, name):
+    for suffix, changes, message in (
+        (
+            "slurm",
+            {"REPOSITORY": None, "SLURM_SUBMIT_DIR": site},
+            f"no clone of resnet-cpu in {site}: set REPOSITORY",
+        ),
+        ("sh", {"OUTPUT_DIR": site / "nowhere"}, f"{site}/nowhere"),
+        ("sh", {"VENV": site / "nowhere"}, f"{site}/nowhere"),
+    ):
+        result = run_script(site, f"{name}.{suffix}", **changes)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert message in result.stderr
+        assert next(iter(changes)) in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+    # Records on the disks of the nodes need not be here.
+    result = run_script(site, f"{name}.sh", DATA_DIR="/local/records", MODEL_DIR="mine")
     assert result.returncode == 0, result.stderr
-    assert f"{site}/{CLONE}/" in result.stdout
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_folder_without_a_clone_is_refused(site, name):
-    changes = {"REPOSITORY": None, "SLURM_SUBMIT_DIR": site}
-    result = run_script(site, f"{name}.slurm", **changes)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert f"no clone of resnet-cpu in {site}: set REPOSITORY" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("suffix", ["sh", "slurm"])
-@pytest.mark.parametrize("name", NAMES)
-def test_flags_are_handed_to_the_program(site, name, suffix):
-    result = run_script(site, f"{name}.{suffix}", "--seed=3", "--data_dir=a b")
-    assert result.stdout.splitlines()[-2:] == ["--seed=3", "--data_dir=a b"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_records_on_the_disks_of_the_nodes_need_not_be_here(site, name):
-    result = run_script(site, f"{name}.sh", DATA_DIR="/local/records")
-    assert result.returncode == 0, result.stderr
-    assert "--data_dir=/local/records" in result.stdout
+    assert {"--data_dir=/local/records", "--model_dir=mine"} <= set(
+        result.stdout.splitlines()
+    )
 
 
 @pytest.mark.parametrize("name", NAMES[:2])
 def test_srun_can_start_the_ranks(site, name):
-    srun = site / CLONE / ".venv/bin/srun"
-    srun.write_text(srun.read_text() + 'echo "cores: $SRUN_CPUS_PER_TASK"\n')
+    write_program(site, "srun", f'{STUB}\necho "cores: $SRUN_CPUS_PER_TASK"')
     changes = {"LAUNCHER": "srun", "SLURM_CPUS_PER_TASK": 24, "SLURM_CPUS_ON_NODE": 48}
-    result = run_script(site, f"{name}.sh", **changes)
-    assert result.returncode == 0, result.stderr
+    lines = run_script(site, f"{name}.sh", **changes).stdout.splitlines()
     ranks = "--ntasks=512" if "256" in name else "--ntasks=128"
-    lines = result.stdout.splitlines()
     expected = ["srun", ranks, "--cpu-bind=none", "--ntasks-per-node=2", "python"]
     assert lines[1:6] == expected
     assert lines[-1] == "cores: 24"
 
 
 def test_the_processes_that_mpirun_starts_under_slurm_have_all_cores_of_a_node(site):
-    mpirun = site / CLONE / ".venv/bin/mpirun"
-    mpirun.write_text(mpirun.read_text() + 'echo "cores: $SRUN_CPUS_PER_TASK"\n')
+    write_program(site, "mpirun", 'echo "cores: $SRUN_CPUS_PER_TASK"')
     changes = {"SLURM_CPUS_PER_TASK": 24, "SLURM_CPUS_ON_NODE": 48}
-    result = run_script(site, "train_256_nodes_24k.slurm", **changes)
-    assert result.stdout.splitlines()[-1] == "cores: 48"
-    result = run_script(
-        site, "train_256_nodes_24k.slurm", SRUN_CPUS_PER_TASK=7, **changes
-    )
-    assert result.stdout.splitlines()[-1] == "cores: 7"
+    name = f"{NAMES[0]}.slurm"
+    assert run_script(site, name, **changes).stdout == "cores: 48\n"
+    result = run_script(site, name, SRUN_CPUS_PER_TASK=7, **changes)
+    assert result.stdout == "cores: 7\n"
 
 
-def test_an_unknown_launcher_is_refused(site):
-    result = run_script(site, "train_256_nodes_24k.sh", LAUNCHER="prun")
+def test_a_launcher_and_a_host_file_are_checked(site):
+    name, hosts = f"{NAMES[0]}.sh", site / "host file"
+    result = run_script(site, name, LAUNCHER="prun")
     assert (result.returncode, result.stdout) == (2, "")
     assert "LAUNCHER must be mpirun or srun; got prun." in result.stderr
-
-
-def test_a_host_file_is_handed_to_mpirun(site):
-    hosts = site / "host file"
+    result = run_script(site, name, HOSTFILE=hosts)
+    assert (result.returncode, "HOSTFILE" in result.stderr) == (2, True)
     hosts.write_text("node1\nnode2\n")
-    result = run_script(site, "train_256_nodes_24k.sh", HOSTFILE=hosts)
+    result = run_script(site, name, HOSTFILE=hosts)
     assert result.stdout.splitlines()[1:6] == ["mpirun", "-f", str(hosts), "-np", "512"]
-
-
-@pytest.mark.parametrize("name", [f"{name}.sh" for name in NAMES])
-@pytest.mark.parametrize("setting", ["OUTPUT_DIR", "VENV"])
-def test_a_missing_folder_is_named_before_anything_runs(site, name, setting):
-    result = run_script(site, name, **{setting: site / "nowhere"})
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert str(site / "nowhere") in result.stderr
-    assert setting in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-
-
-def test_a_missing_host_file_is_named(site):
-    result = run_script(site, "train_256_nodes_24k.sh", HOSTFILE=site / "nowhere")
-    assert result.returncode == 2
-    assert "HOSTFILE" in result.stderr
 
 
 @pytest.mark.parametrize("suffix", ["sh", "slurm"])
@@ -202,8 +175,89 @@ def test_a_script_is_what_the_command_in_it_writes(name, suffix):
     assert done.stdout == text, "run `make scripts` and commit launch/jobs"
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_script_is_valid_bash_and_stops_at_the_first_error(path):
-    subprocess.run(["bash", "-n", str(path)], check=True, timeout=200)
-    assert "\nset -euo pipefail\n" in path.read_text()
-    assert os.access(path, os.X_OK)
+def test_scripts_are_valid_bash_and_stop_at_the_first_error():
+    for path in (*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.slurm")):
+        subprocess.run(["bash", "-n", str(path)], check=True, timeout=200)
+        assert "\nset -euo pipefail\n" in path.read_text(), path
+        assert os.access(path, os.X_OK), path
+
+
+# As Hydra does, it tells by its exit code how the ranks have ended. It sleeps in the
+# foreground, after which the shell looks for signals: `wait` would miss one that comes
+# just before it.
+WAITING = """
+trap 'echo "USR1 came"; exit 75' USR1
+trap 'echo "TERM came"; exit 75' TERM
+echo up
+while :; do sleep 0.1; done"""
+TWICE = """
+num=0; trap 'num=$((num + 1)); echo told $num' USR1
+echo up
+while [ $num != 2 ]; do sleep 0.1; done; sleep 0.2; exit 9"""
+
+
+@pytest.fixture
+def start(site):
+    """A function that starts a batch file with an mpirun and a scontrol of shell."""
+    started = []
+
+    def start_it(mpirun: str, scontrol: str = 'echo "scontrol $*"') -> subprocess.Popen:
+        write_program(site, "mpirun", mpirun)
+        write_program(site, "scontrol", scontrol)
+        path = f"{site}/{CLONE}/.venv/bin:{os.defpath}"
+        job = subprocess.Popen(
+            ["bash", str(LAUNCH / f"{NAMES[0]}.slurm")],
+            env=environment(site, PATH=path, SLURM_JOB_ID=17),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(job)
+        return job
+
+    yield start_it
+    for job in started:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+        job.communicate()
+
+
+# The signals go to the shell alone, as with Slurm's B:.
+@pytest.mark.parametrize(
+    ("mpirun", "signals", "code", "lines"),
+    [
+        (WAITING, {signal.SIGUSR1: "USR1 came"}, 75, ["scontrol requeue 17"]),
+        (WAITING, {signal.SIGTERM: "TERM came"}, 75, []),
+        ("exit 75", {}, 75, ["scontrol requeue 17"]),  # Told by somebody else.
+        ("exit 0", {}, 0, []),
+        ("exit 2", {}, 2, []),
+        ("exit 137", {}, 137, []),
+    ],
+)
+def test_a_job_is_queued_again_only_before_its_time_limit(
+    start, mpirun, signals, code, lines
+):
+    job = start(mpirun)
+    for number, answer in signals.items():
+        assert job.stdout.readline() == "up\n"
+        job.send_signal(number)
+        lines = [answer, *lines]
+    output, error = job.communicate(timeout=200)
+    assert (job.returncode, output.splitlines(), error) == (code, lines, "")
+
+
+def test_the_code_is_the_trainings_and_not_that_of_the_signal(start):
+    job = start(TWICE)
+    for line in ("up\n", "told 1\n"):
+        assert job.stdout.readline() == line
+        job.send_signal(signal.SIGUSR1)
+    output, _ = job.communicate(timeout=200)
+    assert (job.returncode, output) == (9, "told 2\n")
+
+
+def test_a_queue_that_refuses_is_said(start):
+    job = start("exit 75", scontrol="exit 1")
+    _, error = job.communicate(timeout=200)
+    assert job.returncode == 75
+    assert "the job can't be requeued" in error
