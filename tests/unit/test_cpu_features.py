@@ -41,18 +41,10 @@ def test_flags_and_name_are_those_of_the_first_processor(tmp_path, text, flags, 
     assert cpu_features.model_name(path) == name
 
 
-@pytest.mark.parametrize(
-    ("features", "expected"),
-    [
-        ({"avx512f", "amx_bf16"}, True),
-        ({"avx512_bf16"}, True),
-        ({"bf16"}, True),
-        ({"avx512f", "avx2"}, False),
-        (set(), False),
-    ],
-)
-def test_bf16_is_told_from_the_flags(features, expected):
-    assert cpu_features.has_bf16(frozenset(features)) is expected
+def test_bf16_is_told_from_the_flags():
+    for features in ({"avx512f", "amx_bf16"}, {"avx512_bf16"}, {"bf16"}):
+        assert cpu_features.has_bf16(frozenset(features))
+    assert not cpu_features.has_bf16(frozenset({"avx512f", "avx2"}))
 
 
 @pytest.mark.parametrize(

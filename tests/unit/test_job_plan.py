@@ -30,6 +30,7 @@ ASYNC = {
     "recipe": RECIPES["imagenet_inception_async"],
     "overrides": {"global_batch_size": 96},
 }
+ON_FOUR = {**ASYNC, "nodes": topology.stated(4, 2, 8)}
 
 
 def make(nodes=CLUSTER, launcher="mpich", job="train", recipe=R24K, **others):
@@ -52,33 +53,56 @@ def command(nodes=CLUSTER, **changes):
     return make(nodes, **changes).command("RECORDS", "MODEL")
 
 
+ONE_NODE = {"nodes": topology.stated(1, 1, 24), "job": "eval"}
+
+
 @pytest.mark.parametrize(
-    ("launcher", "words"),
+    ("changes", "words"),
     [
-        ("mpich", "mpirun -np 512 -ppn 2"),
-        ("intelmpi", "mpirun -genv I_MPI_PIN off -np 512 -ppn 2"),
-        ("openmpi", "mpirun -np 512 --map-by ppr:2:node --bind-to none -x PATH"),
+        ({"launcher": "mpich"}, "mpirun -np 512 -ppn 2"),
+        ({"launcher": "mpich", "hosts_file": "f"}, "mpirun -f f -np 512 -ppn 2"),
+        ({"launcher": "intelmpi"}, "mpirun -genv I_MPI_PIN off -np 512 -ppn 2"),
         (
-            "slurm",
-            "srun --nodes=256 --ntasks=512 --ntasks-per-node=2 --cpus-per-task=24"
+            {"launcher": "openmpi", "hosts_file": "f"},
+            "mpirun --hostfile f -np 512 --map-by ppr:2:node --bind-to none -x PATH",
+        ),
+        (
+            {"launcher": "slurm", "srun_mpi": "pmix"},
+            "srun --mpi=pmix --nodes=256 --ntasks=512 --ntasks-per-node=2"
+            " --cpus-per-task=24 --cpu-bind=none",
+        ),
+        (
+            {"launcher": "lsf"},
+            "mpirun -rmk lsf -launcher lsf -genv I_MPI_PIN off -np 512 -ppn 2",
+        ),
+        ({"launcher": "pbs"}, "mpirun -rmk pbs -genv I_MPI_PIN off -np 512 -ppn 2"),
+        # A single process needs a launcher on another host only.
+        (ONE_NODE, ""),
+        (
+            {**ONE_NODE, "launcher": "slurm"},
+            "srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=24"
             " --cpu-bind=none",
         ),
-        ("lsf", "mpirun -rmk lsf -launcher lsf -genv I_MPI_PIN off -np 512 -ppn 2"),
-        ("pbs", "mpirun -rmk pbs -genv I_MPI_PIN off -np 512 -ppn 2"),
+        ({**ONE_NODE, "hosts_file": "hosts"}, "mpirun -f hosts -np 1"),
+        # Servers and workers go round the nodes.
+        (ON_FOUR, "mpirun -np 12 -ppn 1"),
+        (
+            {**ON_FOUR, "launcher": "openmpi"},
+            "mpirun -np 12 --map-by node --bind-to none -x PATH",
+        ),
+        (
+            {**ON_FOUR, "launcher": "slurm"},
+            "srun --nodes=4 --ntasks=12 --ntasks-per-node=3 --cpus-per-task=5"
+            " --cpu-bind=none --distribution=cyclic",
+        ),
     ],
 )
-def test_each_launcher_starts_the_published_command(launcher, words):
-    assert command(launcher=launcher) == [*words.split(), *PROGRAM]
-
-
-def test_options_that_are_known_are_words_of_their_own():
-    words = command(launcher="mpich", hosts_file="a file")
-    assert words[:5] == ["mpirun", "-f", "a file", "-np", "512"]
-    words = command(launcher="openmpi", hosts_file="hosts")
-    assert words[:3] == ["mpirun", "--hostfile", "hosts"]
-    assert command(launcher="slurm", srun_mpi="pmix")[1] == "--mpi=pmix"
-    nodes = topology.stated(4, 2, 24, threads_per_core=2)
-    assert "--cpus-per-task=48" in command(nodes, launcher="slurm", **FOUR_NODES)
+def test_each_launcher_starts_the_ranks(changes, words):
+    launched = command(**changes)
+    start = launched.index("python")
+    assert launched[:start] == words.split()
+    if "nodes" not in changes:
+        assert launched[start:] == PROGRAM
 
 
 def test_hosts_behind_a_shell_are_given_the_same_words():
@@ -97,54 +121,12 @@ def test_another_recipe_is_named_and_given_flags_are_passed_on():
     assert program[5:7] == ["--num_intra_threads", "7"]
 
 
-def test_a_single_process_needs_no_launcher():
+def test_the_published_evaluation():
     assert command(topology.stated(1, 2, 24), job="eval", ranks_per_node=1) == [
         *("python", "eval/resnet_eval.py", "--eval_batch_size", "200"),
         *("--num_intra_threads", "46", "--num_inter_threads", "2"),
-        *("--data_dir=RECORDS", "--model_dir=MODEL"),
-        *("--use_tpu=False", "--kmp_blocktime", "1"),
+        *PROGRAM[-5:],
     ]
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"launcher": "slurm"},
-            "srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=24"
-            " --cpu-bind=none",
-        ),
-        ({"hosts_file": "hosts"}, "mpirun -f hosts -np 1"),
-        (
-            {"launcher": "openmpi", "hosts_file": "hosts"},
-            "mpirun --hostfile hosts -np 1 --map-by ppr:1:node --bind-to none -x PATH",
-        ),
-    ],
-)
-def test_a_single_process_on_another_host_needs_a_launcher(changes, words):
-    launched = command(topology.stated(1, 1, 24), job="eval", **changes)
-    assert launched[: launched.index("python")] == words.split()
-
-
-@pytest.mark.parametrize(
-    ("launcher", "words"),
-    [
-        ("mpich", "mpirun -np 12 -ppn 1"),
-        ("openmpi", "mpirun -np 12 --map-by node --bind-to none -x PATH"),
-        (
-            "slurm",
-            "srun --nodes=4 --ntasks=12 --ntasks-per-node=3 --cpus-per-task=5"
-            " --cpu-bind=none --distribution=cyclic",
-        ),
-    ],
-)
-def test_servers_and_workers_go_round_the_nodes(launcher, words):
-    plan = make(topology.stated(4, 2, 8), launcher, **ASYNC)
-    launched = plan.command("RECORDS", "MODEL")
-    assert launched[: launched.index("python")] == words.split()
-    assert {"--sync_mode=async", "--num_ps=3"} <= set(launched)
-    assert (plan.run.num_parts, plan.run.micro_batch_size) == (8, 12)
-    assert not any("shared evenly" in sentence for sentence in plan.warnings)
 
 
 def warning(plan, words) -> str:
@@ -155,7 +137,11 @@ def warning(plan, words) -> str:
 
 
 def test_servers_that_are_uneven_are_said():
-    plan = make(topology.stated(4, 2, 8), num_servers=2, **ASYNC)
+    plan = make(**ON_FOUR)
+    assert {"--sync_mode=async", "--num_ps=3"} <= set(plan.command("D", "M"))
+    assert (plan.run.num_parts, plan.run.micro_batch_size) == (8, 12)
+    assert not warning(plan, "shared evenly")
+    plan = make(num_servers=2, **ON_FOUR)
     sentence = warning(plan, "shared evenly")
     assert re.search(r"--num_servers=(\d+) avoids", sentence)[1] == "3"
 
@@ -272,13 +258,12 @@ def test_every_recipe_can_be_planned(name):
     assert sum(num_steps) == plan.run.config.train_steps == plan.run.num_steps
 
 
-def test_a_plan_of_another_length_and_batch_says_so():
+def test_a_plan_of_another_batch_says_so():
     overrides = {"global_batch_size": 8192}
     plan = make(topology.stated(32, 2, 24), overrides=overrides)
     assert (plan.run.micro_batch_size, plan.run.num_steps) == (128, 14_040)
     assert "the learning rates are multiplied by 0.3333" in plan.changes[0]
     assert make().changes == ()
-    assert dataclasses.replace(make().run, num_parts=64).micro_batch_size == 384
 
 
 def on_two_ranks(recipe=R24K, **overrides):
@@ -294,6 +279,7 @@ def test_the_measured_memory_is_met():
 
 
 LOCAL, CODED = {"sync_every": 4}, {"compress": "layerwise", "method": "topk"}
+AIRBENCH = RECIPES["cifar10_airbench94"]
 
 
 @pytest.mark.parametrize(
@@ -314,9 +300,8 @@ def test_copies_of_the_weights_take_memory(before, after, copies):
 
 
 def test_the_slow_weights_of_lookahead_take_memory():
-    recipe = RECIPES["cifar10_airbench94"]
-    plain = on_two_ranks(dataclasses.replace(recipe, lookahead_every=0))
-    grown = on_two_ranks(recipe).rank_memory_bytes - plain.rank_memory_bytes
+    plain = on_two_ranks(dataclasses.replace(AIRBENCH, lookahead_every=0))
+    grown = on_two_ranks(AIRBENCH).rank_memory_bytes - plain.rank_memory_bytes
     assert grown == plain.gradient_bytes
 
 

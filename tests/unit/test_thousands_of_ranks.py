@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from data_prep.records.manifest import Manifest, Shard, Split
 from launch import job_plan, place_shards, topology
 from launch.dialects import DIALECTS
-from launch.job_plan import JobFlags, Request
+from launch.job_plan import JobFlags, JobPlan, Request
 from resnet.config import rules
 from resnet.config.command_line import JobSettings
 from resnet.config.recipes import RECIPES, imagenet
@@ -21,7 +21,6 @@ from resnet.optim.groups import balanced
 from resnet.training.parameter_servers import roles
 
 RANKS = st.integers(512, 4096)
-RANKS_PER_NODE = st.sampled_from([1, 2, 4, 8])
 ASYNC = RECIPES["imagenet_inception_async"]
 IMAGENET = imagenet.TPU_90EP_24K.num_train_examples
 
@@ -50,6 +49,20 @@ def records_of(split: Split) -> RecordFiles:
     )
 
 
+def planned(recipe, num_nodes: int, batch: int, **flags) -> JobPlan:
+    return job_plan.make(
+        topology.stated(num_nodes, 2, 24),
+        Request(
+            flags=JobFlags(**flags),
+            threads=JobSettings(),
+            recipe=recipe,
+            recipe_flag=recipe.name,
+            overrides={"global_batch_size": batch},
+            num_train_examples=IMAGENET,
+        ),
+    )
+
+
 @settings(max_examples=25)
 @given(
     num_nodes=st.integers(512, 1024),
@@ -61,21 +74,11 @@ def test_a_plan_has_all_ranks_and_the_whole_batch(
     num_nodes, per_node, rank_batch, launcher
 ):
     num_ranks = num_nodes * per_node
-    recipe = imagenet.TPU_90EP_24K
-    plan = job_plan.make(
-        topology.stated(num_nodes, 2, 24),
-        Request(
-            flags=JobFlags(launcher=launcher, ranks_per_node=per_node),
-            threads=JobSettings(),
-            recipe=recipe,
-            recipe_flag=recipe.name,
-            overrides={"global_batch_size": num_ranks * rank_batch},
-            num_train_examples=IMAGENET,
-        ),
-    )
-    assert plan.shape.num_processes == num_ranks
+    flags = {"launcher": launcher, "ranks_per_node": per_node}
+    batch = num_ranks * rank_batch
+    plan = planned(imagenet.TPU_90EP_24K, num_nodes, batch, **flags)
+    assert plan.shape.num_processes == plan.run.num_parts == num_ranks
     assert plan.shape.num_nodes * plan.shape.processes_per_node == num_ranks
-    assert plan.run.num_parts == num_ranks
     assert plan.run.micro_batch_size == rank_batch
     words = plan.command("RECORDS", "MODEL")
     launched = " ".join(words[: words.index("python")])
@@ -87,31 +90,21 @@ def test_a_plan_has_all_ranks_and_the_whole_batch(
 def test_each_node_of_an_asynchronous_job_has_one_rank_that_hardly_computes(
     num_nodes, workers
 ):
-    plan = job_plan.make(
-        topology.stated(num_nodes, 2, 24),
-        Request(
-            flags=JobFlags(job="parameter_server", ranks_per_node=workers),
-            threads=JobSettings(),
-            recipe=ASYNC,
-            recipe_flag=ASYNC.name,
-            overrides={"global_batch_size": num_nodes * workers},
-            num_train_examples=IMAGENET,
-        ),
-    )
+    flags = {"job": "parameter_server", "ranks_per_node": workers}
+    plan = planned(ASYNC, num_nodes, num_nodes * workers, **flags)
     num_ranks, num_servers = plan.shape.num_processes, num_nodes - 1
     assert rules.num_workers(num_ranks, num_servers) == num_nodes * workers
     assert plan.run.num_parts == num_nodes * workers
     assert plan.shape.goes_round  # Rank r is on node r % num_nodes.
-    found = [roles.of_rank(rank, num_servers) for rank in range(num_ranks)]
-    assert len(set(found)) == num_ranks
+    of_ranks = [roles.of_rank(rank, num_servers) for rank in range(num_ranks)]
+    assert len(set(of_ranks)) == num_ranks
     workers_of = Counter(
-        rank % num_nodes for rank, role in enumerate(found) if role.job == roles.WORKER
-    )
-    others_of = Counter(
-        rank % num_nodes for rank, role in enumerate(found) if role.job != roles.WORKER
+        rank % num_nodes
+        for rank, role in enumerate(of_ranks)
+        if role.job == roles.WORKER
     )
     assert workers_of == dict.fromkeys(range(num_nodes), workers)
-    assert others_of == dict.fromkeys(range(num_nodes), 1)
+    assert num_ranks == num_nodes * (workers + 1)
 
 
 @settings(max_examples=25)
