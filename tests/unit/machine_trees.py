@@ -20,13 +20,8 @@ def write(
 ) -> Path:
     """Writes the description of a machine, and returns its root.
 
-    Args:
-        root: An empty folder.
-        cpus: Its logical processors in the order of their numbers.
-        allowed: The processors of the affinity mask; empty for all.
-        files: Further files by their paths.
-        flags: The processor's features.
-        memory_kib: The memory.
+    `cpus` are its logical processors in the order of their numbers, `allowed` those of
+    the affinity mask, empty for all, and `files` further files by their paths.
     """
     everything = cpu_list(range(len(cpus)))
     base = "sys/devices/system/cpu"
@@ -139,13 +134,11 @@ def laptop(root: Path) -> Path:
 
 def big_little(root: Path) -> Path:
     """Writes an Arm processor with four fast cores and four slow ones."""
-    capacities = {
-        f"sys/devices/system/cpu/cpu{number}/cpu_capacity": str(
-            1024 if number < 4 else 446
-        )
-        for number in range(8)
+    files = {
+        f"sys/devices/system/cpu/cpu{number}/cpu_capacity": f"{capacity}"
+        for number, capacity in enumerate([1024] * 4 + [446] * 4)
     }
-    return write(root, [(0, 0, number) for number in range(8)], files=capacities)
+    return write(root, [(0, 0, number) for number in range(8)], files=files)
 
 
 def single_core(root: Path) -> Path:
@@ -168,13 +161,6 @@ def quota(root: Path) -> Path:
 
 
 MACHINES = (
-    two_sockets,
-    sub_numa_clusters,
-    fragmented,
-    cgroup_v1,
-    laptop,
-    big_little,
-    single_core,
-    one_of_many,
-    quota,
+    *(two_sockets, sub_numa_clusters, fragmented, cgroup_v1, laptop, big_little),
+    *(single_core, one_of_many, quota),
 )

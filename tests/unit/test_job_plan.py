@@ -149,15 +149,10 @@ def test_servers_that_are_uneven_are_said():
 @pytest.mark.parametrize(
     ("cores", "ranks", "others", "sentence"),
     [
-        (
-            *(20, 3, {}),
-            "3 processes of a node 6 of its 20 processors, so that 2 are unused."
-            " --ranks_per_node=2 avoids it",
-        ),
+        (20, 3, {}, "6 of its 20 processors, .* --ranks_per_node=2 avoids"),
         (
             *(22, 2, {**ASYNC, "num_servers": 1}),
-            "4 processes of a node 5 of its 22 processors, so that 2 are unused."
-            " --ranks_per_node=9 avoids it",
+            "5 of its 22 processors, .* --ranks_per_node=9 avoids",
         ),
         (20, 4, {}, ""),
     ],
@@ -167,7 +162,7 @@ def test_cores_that_srun_would_leave_unused_are_said(cores, ranks, others, sente
     changes = {"ranks_per_node": ranks, "overrides": {"global_batch_size": 24}}
     for launcher, expected in (("slurm", sentence), ("mpich", "")):
         found = warning(make(nodes, launcher, **{**others, **changes}), "are unused")
-        assert expected in found
+        assert re.search(expected, found)
         assert bool(expected) == bool(found)
 
 
@@ -248,16 +243,6 @@ def test_ranks_times_batch_is_the_global_batch(num_nodes, rank_batch, memory):
         assert run.rank_memory_bytes <= 0.9 * memory / 2
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_can_be_planned(name):
-    recipe = RECIPES[name]
-    is_async = recipe.sync_mode == "async"
-    job = "parameter_server" if is_async else "train"
-    plan = make(topology.stated(1, 1, 4), job=job, recipe=recipe, ranks_per_node=1)
-    num_steps = [phase.settings.num_steps for phase in plan.run.phases]
-    assert sum(num_steps) == plan.run.config.train_steps == plan.run.num_steps
-
-
 def test_a_plan_of_another_batch_says_so():
     overrides = {"global_batch_size": 8192}
     plan = make(topology.stated(32, 2, 24), overrides=overrides)
@@ -297,21 +282,7 @@ def test_copies_of_the_weights_take_memory(before, after, copies):
     )
     grown = more.rank_memory_bytes - plain.rank_memory_bytes
     assert grown == copies * plain.gradient_bytes
-
-
-def test_the_slow_weights_of_lookahead_take_memory():
+    # The slow weights of Lookahead, which has no flag.
     plain = on_two_ranks(dataclasses.replace(AIRBENCH, lookahead_every=0))
     grown = on_two_ranks(AIRBENCH).rank_memory_bytes - plain.rank_memory_bytes
     assert grown == plain.gradient_bytes
-
-
-def test_the_published_runs_have_the_published_rates():
-    (phase,) = make().run.phases
-    assert (phase.rates[0], phase.peak_rate, phase.warmup_steps) == (0.1, 4.8, 260)
-    assert phase.rates[-1] == pytest.approx(0.00108597, rel=1e-5)
-    run = make(topology.stated(64, 2, 24), recipe=imagenet.COLLAPSE_72EP_4K).run
-    names = [phase.settings.name for phase in run.phases]
-    assert names == ["init", "cyc1", "cyc2", "cyc3", "collapse"]
-    assert (run.num_steps, run.phases[-1].first_step) == (22_610, 21_050)
-    assert (run.phases[0].peak_rate, run.phases[0].warmup_steps) == (1.6, 1560)
-    assert (run.phases[1].rates[0], run.phases[1].warmup_steps) == (1.02, 0)

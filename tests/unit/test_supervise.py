@@ -14,7 +14,7 @@ from resnet.checkpoint import step_dirs
 from resnet.config.config import save_config
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from resnet.watchdog import history
-from tests.in_process import run
+from tests.in_process import assert_refused, run
 from tests.unit.small_checkpoint import save
 
 LOCKED = '{"step": null, "reason": "one job at a time", "locked": true}'
@@ -59,24 +59,27 @@ def model_dir(tmp_path):
 
 
 @pytest.fixture
-def run_it(model_dir):
-    """A function that supervises without pauses and returns the exit code."""
+def supervised(stub, model_dir, make_config, tmp_path, monkeypatch):
+    """A function that supervises a stub without pauses: its exit code and starts.
 
-    def run_it(*words: str, max_restarts: int = 3) -> int:
-        requests = StopRequests()
-        limits = SuperviseFlags(max_restarts, 0.0)
-        return supervise.supervise(words, model_dir, requests, limits, 0.0)
+    `settings` are those that the run has saved, if any, and `gone` the lost hosts.
+    """
+
+    def run_it(*lines: str, words: str = "", gone: str = "", settings=None):
+        if settings is not None:
+            config = make_config(**settings)
+            save_config(dataclasses.replace(config, model_dir=str(model_dir)))
+        monkeypatch.setenv("GONE", gone)
+        command = [stub(*lines, name="mpirun"), *words.split()]
+        limits = SuperviseFlags(3, 0.0)
+        code = supervise.supervise(command, model_dir, StopRequests(), limits, 0.0)
+        return code, starts(tmp_path)
 
     return run_it
 
 
 def starts(tmp_path) -> list[str]:
     return (tmp_path / "starts").read_text().splitlines()
-
-
-def save_settings(make_config, model_dir, **changes) -> None:
-    config = make_config(**changes)
-    save_config(dataclasses.replace(config, model_dir=str(model_dir)))
 
 
 @pytest.mark.parametrize(
@@ -87,24 +90,20 @@ def save_settings(make_config, model_dir, **changes) -> None:
     ],
 )
 def test_a_run_whose_last_step_is_saved_is_done(
-    stub, run_it, make_config, model_dir, tmp_path, lines, changes, saved
+    supervised, model_dir, lines, changes, saved
 ):
-    save_settings(make_config, model_dir, train_steps=7, **changes)
     step_dirs.of_step(model_dir, saved).mkdir(parents=True)
-    assert run_it(stub(*lines)) == 0
-    assert len(starts(tmp_path)) == len(lines)
+    code, made = supervised(*lines, settings={"train_steps": 7, **changes})
+    assert (code, len(made)) == (0, len(lines))
 
 
 # The run before wanted less than 0.875.
-@pytest.mark.parametrize(("wanted", "code", "count"), [(0.5, 0, 1), (0.875, 1, 2)])
-def test_a_run_that_is_good_enough_is_done(
-    stub, run_it, make_config, model_dir, tmp_path, wanted, code, count
-):
+@pytest.mark.parametrize(("wanted", "expected"), [(0.5, (0, 1)), (0.875, (1, 2))])
+def test_a_run_that_is_good_enough_is_done(supervised, model_dir, wanted, expected):
     settings = {"mode": "train_and_eval", "eval_every": "1", "stop_at_top1": wanted}
-    save_settings(make_config, model_dir, train_steps=7, **settings)
     save(model_dir, 4, eval={"top1": 0.75}, config={"stop_at_top1": 0.5})
-    assert run_it(stub("exit 0")) == code
-    assert len(starts(tmp_path)) == count
+    code, made = supervised("exit 0", settings={"train_steps": 7, **settings})
+    assert (code, len(made)) == expected
 
 
 AS_LOCKED = f"echo '{LOCKED}' > $failure; exit 2"
@@ -129,10 +128,10 @@ AS_LOCKED = f"echo '{LOCKED}' > $failure; exit 2"
     ],
 )
 def test_a_job_is_started_again_only_where_that_helps(
-    stub, run_it, tmp_path, capfd, lines, code, count, sentence
+    supervised, capfd, lines, code, count, sentence
 ):
-    assert run_it(stub(*lines)) == code
-    assert len(starts(tmp_path)) == count
+    found, made = supervised(*lines)
+    assert (found, len(made)) == (code, count)
     error = capfd.readouterr().err
     assert sentence in error
     assert error.count(": restart ") == count - 1
@@ -200,68 +199,61 @@ def test_a_signal_at_the_end_does_not_change_the_exit_code(stub, model_dir):
     assert done.returncode == REQUEUE_EXIT_CODE
 
 
-def test_a_host_that_is_gone_is_left_out(stub, run_it, tmp_path, monkeypatch):
-    monkeypatch.setenv("GONE", "b")
-    mpirun = stub("exit 9", "exit 75", name="mpirun")
-    # Without settings, as of a run that failed before it saved them.
-    assert run_it(mpirun, "-hosts", "a,b,c", "-np", "6", "python") == 75
-    assert starts(tmp_path) == ["-hosts a,b,c -np 6 python", "-hosts a,c -np 4 python"]
-
-
-def test_a_command_of_open_mpi_is_started_as_it_is(stub, run_it, tmp_path, monkeypatch):
-    monkeypatch.setenv("GONE", "a b")
-    monkeypatch.setenv("VERSION", "mpirun (Open MPI) 4.1.4")
-    mpirun = stub("exit 9", "exit 75", name="mpirun")
-    assert run_it(mpirun, "--host", "a,b", "-np", "4", "python") == 75
-    assert starts(tmp_path) == 2 * ["--host a,b -np 4 python"]
-
-
-def test_without_a_host_it_is_not_started_again(stub, run_it, tmp_path, monkeypatch):
-    monkeypatch.setenv("GONE", "a b")
-    mpirun = stub("exit 9", name="mpirun")
-    with pytest.raises(UserError, match="no host is left to train on"):
-        run_it(mpirun, "-hosts", "a,b", "-np", "2", "python")
-    assert len(starts(tmp_path)) == 1
+ASYNC = {"sync_mode": "async", "num_ps": 1, "global_batch_size": 12}
 
 
 @pytest.mark.parametrize(
-    ("settings", "left", "reason"),
+    ("words", "gone", "settings", "again"),
     [
-        ({}, 5, "train_batch_size=12, 5 ranks"),
-        ({"accumulation_steps": 4}, 2, "--accumulation_steps=4; got"),
-        ({"sync_mode": "async", "num_ps": 1}, 7, "train_batch_size=12, 5 workers"),
-        ({"sync_mode": "async", "num_ps": 1}, 2, "at least one that works; got 2"),
+        # Without settings, as of a run that failed before it saved them.
+        ("-hosts a,b,c -np 6 x", "b", None, "-hosts a,c -np 4 x"),
+        # Of 5 ranks one coordinates and one serves: 3 workers share 12, 5 couldn't.
+        ("-hosts a:5,b:1 -np 6 x", "b", ASYNC, "-hosts a:5 -np 5 x"),
     ],
 )
-def test_a_batch_that_the_ranks_left_cannot_share_is_not_started_again(
-    stub, run_it, make_config, model_dir, tmp_path, monkeypatch, settings, left, reason
-):
-    save_settings(make_config, model_dir, global_batch_size=12, **settings)
-    monkeypatch.setenv("GONE", "b")
-    mpirun = stub("exit 9", name="mpirun")
-    with pytest.raises(UserError, match=f"{left} ranks that are left .*{reason}"):
-        run_it(mpirun, "-hosts", f"a:{left},b:1", "-np", str(left + 1), "python")
-    assert len(starts(tmp_path)) == 1
+def test_a_host_that_is_gone_is_left_out(supervised, words, gone, settings, again):
+    outcome = supervised("exit 9", "exit 75", words=words, gone=gone, settings=settings)
+    assert outcome == (75, [words, again])
 
 
-def test_workers_that_are_left_share_the_batch(
-    stub, run_it, make_config, model_dir, tmp_path, monkeypatch
+def test_a_command_of_open_mpi_is_started_as_it_is(supervised, monkeypatch):
+    monkeypatch.setenv("VERSION", "mpirun (Open MPI) 4.1.4")
+    words = "--host a,b -np 4 x"
+    assert supervised("exit 9", "exit 75", words=words, gone="a b") == (75, 2 * [words])
+
+
+@pytest.mark.parametrize(
+    ("left", "settings", "reason"),
+    [
+        (0, {}, "no host is left to train on"),
+        (5, {}, "5 ranks that are left .* train_batch_size=12, 5 ranks"),
+        (2, {"accumulation_steps": 4}, "--accumulation_steps=4; got"),
+        (7, ASYNC, "7 ranks that are left .* train_batch_size=12, 5 workers"),
+        (2, ASYNC, "at least one that works; got 2"),
+    ],
+)
+def test_ranks_that_cannot_share_the_batch_are_not_started_again(
+    supervised, tmp_path, left, settings, reason
 ):
-    settings = {"sync_mode": "async", "num_ps": 1, "global_batch_size": 12}
-    save_settings(make_config, model_dir, **settings)
-    monkeypatch.setenv("GONE", "b")
-    mpirun = stub("exit 9", "exit 75", name="mpirun")
-    # Of 5 ranks one coordinates and one serves: 3 workers share 12, 5 ranks couldn't.
-    assert run_it(mpirun, "-hosts", "a:5,b:1", "-np", "6", "python") == 75
+    words = f"-hosts a:{left},b:1 -np {left + 1} x"
+    with pytest.raises(UserError, match=reason):
+        supervised(
+            "exit 9",
+            words=words,
+            gone="b" if left else "a b",
+            settings={"global_batch_size": 12, **settings},
+        )
+    assert starts(tmp_path) == [words]
 
 
 def test_a_script_can_be_supervised_with_the_folder_named_before_it(
     stub, make_config, model_dir
 ):
-    save_settings(make_config, model_dir, train_steps=7)
-    save = "mkdir -p model/checkpoints/step-00000007; exit 0"
+    config = make_config(train_steps=7)
+    save_config(dataclasses.replace(config, model_dir=str(model_dir)))
+    done = "mkdir -p model/checkpoints/step-00000007; exit 0"
     flags = (f"--model_dir={model_dir}", "--restart_seconds=0")
-    job = run(supervise, *flags, "--", stub("exit 9", save))
+    job = run(supervise, *flags, "--", stub("exit 9", done))
     assert job.returncode == 0, job.stderr
     assert "restart 1 of 3" in job.stderr
 
@@ -286,15 +278,14 @@ def test_without_one_folder_there_is_nothing_to_supervise(words, given, sentence
         supervise.model_dir_of(words, given)
 
 
-def test_a_command_that_is_not_there_is_a_sentence(run_it, tmp_path):
-    with pytest.raises(UserError, match="none can't be run: No such file"):
-        run_it(str(tmp_path / "none"))
-
-
 @pytest.mark.parametrize(
-    "flag", ["--restart_seconds=nan", "--restart_seconds=-1", "--max_restarts=-1"]
+    ("arguments", "sentence"),
+    [
+        (("--restart_seconds=nan", "--", "true"), "--restart_seconds must be at least"),
+        (("--max_restarts=-1", "--", "true"), "--max_restarts must be at least 0"),
+        (("--", "/nowhere"), "/nowhere can't be run: No such file"),
+    ],
 )
-def test_restarts_without_a_meaning_are_refused(flag):
-    done = run(supervise, flag, "--model_dir=M", "--", "true")
-    assert done.returncode == 2
-    assert f"{flag.partition('=')[0]} must be at least 0" in done.stderr
+def test_mistakes_are_refused(model_dir, arguments, sentence):
+    done = run(supervise, f"--model_dir={model_dir}", *arguments)
+    assert_refused(done, sentence)
