@@ -56,20 +56,17 @@ class NodeSpeed:
     benchmark: tuple[str, ...] = setting(
         (),
         "In place of --rate, files that eval/benchmark.py --json printed on one node.",
-        common=True,
     )
     rate: float | None = setting(
         None,
         "The images per second that one node trains on by itself.",
         bounds=_POSITIVE,
-        common=True,
         unset="required, or `--benchmark`",
     )
     ranks_per_node: int | None = setting(
         None,
         "The number of ranks on each node.",
         bounds=COUNT,
-        common=True,
         unset="the benchmark's, or 1",
     )
     step_noise: float | None = setting(
@@ -89,16 +86,13 @@ class Question:
     nodes: tuple[int, ...] = setting(
         (),
         "The numbers of nodes in the table, separated by commas.",
-        common=True,
         unset="about the powers of two up to 4,096",
     )
     within: str = setting(
-        "", "The time of the training to find the nodes for, such as 1h.", common=True
+        "", "The time of the training to find the nodes for, such as 1h."
     )
-    plot: str = setting("", "The file for a figure, such as estimate.png.", common=True)
-    json: bool = setting(
-        False, "Print the estimate as JSON too, in the last line.", common=True
-    )
+    plot: str = setting("", "The file for a figure, such as estimate.png.")
+    json: bool = setting(False, "Print the estimate as JSON too, in the last line.")
     compare_on: int | None = setting(
         None,
         "The number of nodes on which compression methods are compared.",
@@ -160,8 +154,8 @@ def _of_run(kind: type, *names: str) -> cli.Flags:
 
 
 FLAGS: cli.Groups = (
-    NodeSpeed,
-    Question,
+    cli.Flags(NodeSpeed, common=True),
+    cli.Flags(Question, common=True),
     ClusterFlags,
     cli.Flags(TrainFlags, names=("recipe",)),
     _of_run(TrainingSettings, "model", "global_batch_size"),
@@ -210,9 +204,9 @@ def main(argv: Sequence[str]) -> int:
             name: value if math.isfinite(value) else None
             for name, value in dataclasses.asdict(cluster).items()
         },
-        "nodes": [prediction.as_dict() for prediction in shown],
-        "knee": knee.as_dict(),
-        "within": within.as_dict() if within else None,
+        "nodes": [dataclasses.asdict(prediction) for prediction in shown],
+        "knee": dataclasses.asdict(knee),
+        "within": dataclasses.asdict(within) if within else None,
     }
     compared_on = question.compare_on or (within or knee).num_nodes
     if compared_on > 1:
@@ -505,7 +499,7 @@ def compare(
     values: dict[str, dict[str, Any]] = {}
     for name, way in ways.items():
         prediction = estimator.predict(way, cluster, num_nodes, kind)
-        values[name] = {**prediction.as_dict()}
+        values[name] = dataclasses.asdict(prediction)
         when = ""
         if way is not dense:
             limit = estimator.break_even(dense, way, cluster, num_nodes, kind)

@@ -317,37 +317,27 @@ class Prediction:
     input: float  # Waiting for images from a shared disk.
     sent_bytes: float  # By a node in a step.
     one_node_seconds: float  # Of the same step on one node.
+    # What follows from these.
+    step_seconds: float = field(init=False)
+    images_per_second: float = field(init=False)  # Of all nodes.
+    efficiency: float = field(
+        init=False
+    )  # Images per second and node, over one node's.
+    hours: float = field(init=False)  # Without evaluations and checkpoints.
+    node_hours: float = field(init=False)  # Of all nodes together.
 
-    @property
-    def step_seconds(self) -> float:
-        """The seconds of a step."""
-        return self.compute + self.exchange + self.stragglers + self.input
-
-    @property
-    def images_per_second(self) -> float:
-        """The images per second of all nodes."""
-        return self.global_batch_size / self.step_seconds
-
-    @property
-    def hours(self) -> float:
-        """The hours of all steps, without evaluations and checkpoints."""
-        return self.num_steps * self.step_seconds / 3600
-
-    @property
-    def node_hours(self) -> float:
-        """The hours of all nodes together."""
-        return self.num_nodes * self.hours
-
-    @property
-    def efficiency(self) -> float:
-        """The images per second and node, over those of one node by itself."""
-        return self.one_node_seconds / (self.num_nodes * self.step_seconds)
-
-    def as_dict(self) -> dict[str, float]:
-        """Returns the prediction and what follows from it, for JSON."""
-        following = "step_seconds images_per_second efficiency hours node_hours"
-        values = {name: getattr(self, name) for name in following.split()}
-        return {**dataclasses.asdict(self), **values}
+    def __post_init__(self) -> None:
+        seconds = self.compute + self.exchange + self.stragglers + self.input
+        hours = self.num_steps * seconds / 3600
+        following = {
+            "step_seconds": seconds,
+            "images_per_second": self.global_batch_size / seconds,
+            "efficiency": self.one_node_seconds / (self.num_nodes * seconds),
+            "hours": hours,
+            "node_hours": self.num_nodes * hours,
+        }
+        for name, value in following.items():
+            object.__setattr__(self, name, value)
 
 
 def predict(

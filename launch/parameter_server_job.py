@@ -50,10 +50,7 @@ class ServerJobFlags:
         unset="1",
     )
     hosts: str = setting(
-        "",
-        "A file of host names, one per line.",
-        short_flag="H",
-        unset="this host",
+        "", "A file of host names, one per line.", short_flag="H", unset="this host"
     )
     dry_run: bool = setting(False, "Print the mpirun command without running it.")
 

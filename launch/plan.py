@@ -56,13 +56,13 @@ class NodeFlags:
     TOPIC: ClassVar[str] = "Nodes, stated or read"
 
     num_nodes: int | None = setting(
-        None, "The number of nodes of the job.", bounds=COUNT, common=True, unset="1"
+        None, "The number of nodes of the job.", bounds=COUNT, unset="1"
     )
     sockets: int | None = setting(
-        None, "The number of processor sockets of a node.", bounds=COUNT, common=True
+        None, "The number of processor sockets of a node.", bounds=COUNT
     )
     cores_per_socket: int | None = setting(
-        None, "The number of cores of a socket.", bounds=COUNT, common=True
+        None, "The number of cores of a socket.", bounds=COUNT
     )
     threads_per_core: int = setting(
         1, "The number of hyper-threads of a core.", bounds=COUNT
@@ -73,23 +73,15 @@ class NodeFlags:
         bounds=COUNT,
     )
     memory_gb: float = setting(
-        0.0,
-        "The memory of a node in GB; 0 if unknown.",
-        bounds=AT_LEAST_ZERO,
-        common=True,
+        0.0, "The memory of a node in GB; 0 if unknown.", bounds=AT_LEAST_ZERO
     )
     probe: bool = setting(
         False,
         "Read the hardware of this machine or, with --hosts, of each host of the file.",
-        common=True,
     )
-    hosts: str = setting(
-        "", "A file of host names, one per line.", short_flag="H", common=True
-    )
+    hosts: str = setting("", "A file of host names, one per line.", short_flag="H")
     topology: str = setting(
-        "",
-        "A file with the output of --probe --print=topology on a node, to plan for.",
-        common=True,
+        "", "A file with the output of --probe --print=topology on a node, to plan for."
     )
 
     def require_one_source(self, given: Mapping[str, str]) -> None:
@@ -162,7 +154,7 @@ _TRAINING = tuple(
     if flags.kind is not TrainFlags
 )
 FLAGS: cli.Groups = (
-    NodeFlags,
+    cli.Flags(NodeFlags, common=True),
     JobFlags,
     cli.Flags(TrainFlags, without=_LOOKING),
     cli.Flags(TrainingSettings, names=("global_batch_size",), has_defaults=False),
