@@ -126,9 +126,7 @@ setup(
         "resnet.report": ["*.css", "*.html", "*.js"],
     },
     install_requires=direct_requirements(),
-    extras_require={
-        "export": direct_requirements("requirements-export.in"),
-    },
+    extras_require={"export": direct_requirements("requirements-export.in")},
     entry_points={
         "console_scripts": [
             "resnet-train = resnet.base.program:train",

@@ -176,10 +176,7 @@ def _words(templates: Iterable[str], values: Values) -> list[str]:
 
 
 DIALECTS: dict[str, Dialect] = {
-    "mpich": Dialect(
-        title="MPICH",
-        options=_HYDRA,
-    ),
+    "mpich": Dialect(title="MPICH", options=_HYDRA),
     "intelmpi": Dialect(
         title="Intel MPI",
         options=_UNPINNED,

@@ -336,10 +336,7 @@ def _once_per_node(plan: JobPlan) -> list[str]:
         return ["launcher=()"]
     return plan.dialect.launcher_lines(
         dataclasses.replace(
-            shape,
-            num_processes=shape.num_nodes,
-            processes_per_node=1,
-            goes_round=False,
+            shape, num_processes=shape.num_nodes, processes_per_node=1, goes_round=False
         )
     )
 

@@ -177,17 +177,6 @@ def test_a_package_that_no_host_has_is_named(check_hosts):
     assert check_hosts({"a": without, "b": without}).returncode == 0
 
 
-def test_hosts_that_are_not_those_of_the_plan_are_named(check_hosts, tmp_path):
-    node, names = tmp_path / "node.json", tmp_path / "hosts"
-    node.write_text(topology.to_json(topology.stated(1, 2, 24)))  # The login node's.
-    check_hosts({"a": host(), "b": host()})
-    done = run(plan, *FLAGS[1:], f"--topology={node}", f"--hosts={names}", "--check")
-    assert done.returncode == 2
-    assert "has processors 0-3 of 0-7 that the launcher left it, not 24 for itself" in (
-        sentences(done)
-    )
-
-
 @pytest.mark.parametrize(
     ("got", "code", "sentence"),
     [

@@ -134,24 +134,16 @@ def test_a_missing_folder_is_named_before_anything_runs(site, name):
     )
 
 
-@pytest.mark.parametrize("name", NAMES[:2])
-def test_srun_can_start_the_ranks(site, name):
-    write_program(site, "srun", f'{STUB}\necho "cores: $SRUN_CPUS_PER_TASK"')
-    changes = {"LAUNCHER": "srun", "SLURM_CPUS_PER_TASK": 24, "SLURM_CPUS_ON_NODE": 48}
-    lines = run_script(site, f"{name}.sh", **changes).stdout.splitlines()
-    ranks = "--ntasks=512" if "256" in name else "--ntasks=128"
-    expected = ["srun", ranks, "--cpu-bind=none", "--ntasks-per-node=2", "python"]
-    assert lines[1:6] == expected
-    assert lines[-1] == "cores: 24"
-
-
-def test_the_processes_that_mpirun_starts_under_slurm_have_all_cores_of_a_node(site):
-    write_program(site, "mpirun", 'echo "cores: $SRUN_CPUS_PER_TASK"')
-    changes = {"SLURM_CPUS_PER_TASK": 24, "SLURM_CPUS_ON_NODE": 48}
+def test_the_processes_under_slurm_have_the_cores_of_a_rank_or_of_a_node(site):
     name = f"{NAMES[0]}.slurm"
-    assert run_script(site, name, **changes).stdout == "cores: 48\n"
+    for program in ("srun", "mpirun"):
+        write_program(site, program, 'echo "$1 $2 $SRUN_CPUS_PER_TASK"')
+    changes = {"SLURM_CPUS_PER_TASK": 24, "SLURM_CPUS_ON_NODE": 48}
+    assert run_script(site, name, **changes).stdout == "-np 512 48\n"
     result = run_script(site, name, SRUN_CPUS_PER_TASK=7, **changes)
-    assert result.stdout == "cores: 7\n"
+    assert result.stdout == "-np 512 7\n"
+    result = run_script(site, name, LAUNCHER="srun", **changes)
+    assert result.stdout == "--ntasks=512 --cpu-bind=none 24\n"
 
 
 def test_a_launcher_and_a_host_file_are_checked(site):

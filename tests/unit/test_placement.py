@@ -13,10 +13,10 @@ HYDRA = {
     "MPI_LOCALNRANKS": "4",
 }
 OPEN_MPI = {
-    "OMPI_COMM_WORLD_RANK": "5",
-    "OMPI_COMM_WORLD_SIZE": "8",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    f"OMPI_COMM_WORLD_{name}": value
+    for name, value in zip(
+        ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "5814", strict=True
+    )
 }
 SLURM_STEP = {
     "SLURM_PROCID": "5",

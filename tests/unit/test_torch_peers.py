@@ -39,12 +39,11 @@ def test_a_rank_binds_itself_to_whole_cores(peer, monkeypatch):
     torch_resnet.torch.set_num_threads.assert_called_once_with(2)
 
 
-@pytest.mark.parametrize("ranks", ["3", "0"])
 @pytest.mark.parametrize(
-    ("name", "more"),
-    [("torch_resnet", ()), ("torch_airbench94", ("--data_dir=.",))],
+    ("name", "ranks", "more"),
+    [("torch_resnet", 3, ()), ("torch_airbench94", 0, ("--data_dir=.",))],
 )
-def test_ranks_without_a_core_are_refused(peer, monkeypatch, capsys, name, more, ranks):
+def test_ranks_without_a_core_are_refused(peer, monkeypatch, capsys, name, ranks, more):
     monkeypatch.setattr(physical_cores, "usable", lambda: [(0, 2), (1, 3)])
     monkeypatch.setattr(sys, "argv", [f"{name}.py", f"--ranks={ranks}", *more])
     module = peer(name)
@@ -54,15 +53,6 @@ def test_ranks_without_a_core_are_refused(peer, monkeypatch, capsys, name, more,
     printed = capsys.readouterr().err
     assert printed.startswith("error: --ranks must be from 1 to 2, the number of")
     assert (printed.count("\n"), f"got {ranks}." in printed) == (1, True)
-
-
-@pytest.mark.parametrize("flag", ["--infer", "--compile", "--average_gradients"])
-def test_convolutions_refuse_flags_without_an_effect(peer, monkeypatch, capsys, flag):
-    monkeypatch.setattr(sys, "argv", ["torch_resnet.py", "--convolutions", flag])
-    with pytest.raises(SystemExit) as ended:
-        peer("torch_resnet").main()
-    assert ended.value.code == 2
-    assert "--convolutions excludes" in capsys.readouterr().err
 
 
 def test_the_exported_network_is_timed_in_thirds(monkeypatch, capsys):
