@@ -1,6 +1,7 @@
 """The state of a training run between two steps: model, optimizer, EMA, step."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 import keras
@@ -12,6 +13,7 @@ from resnet.config import phases, rounds
 from resnet.config.config import Config
 from resnet.config.networks import COMPUTE_DTYPES
 from resnet.distributed.communicator import Communicator
+from resnet.models.options import NetworkOptions
 from resnet.optim import losses, muon
 from resnet.optim.lookahead import Lookahead
 from resnet.optim.optimizer import Optimizer, weight_penalty
@@ -196,23 +198,16 @@ def build_model(config: Config) -> keras.Model:
     """Returns a new network with the model, size, precision and seed of a run."""
     first = phases.first_step(config.phases, config.first_phase)
     phase = phases.at(config.phases, first)
-    return models.build(
-        config.model,
-        config.num_classes,
-        config.image_size,
-        compute_dtype=COMPUTE_DTYPES[config.precision],
-        seed=config.seed,
-        batch_norm_momentum=config.batch_norm_momentum,
-        batch_norm_epsilon=config.batch_norm_epsilon,
-        fixed_gamma=config.fixed_gamma,
-        zero_last_gamma=config.zero_last_gamma,
-        initialization=config.initialization,
-        resnet_variant=config.resnet_variant,
-        activation=config.activation,
-        se_ratio=config.se_ratio,
-        blur_pool=config.blur_pool,
-        classifier_bias_init=losses.classifier_bias_init(phase, config.num_classes),
+    options = {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(NetworkOptions)
+        if hasattr(config, field.name)
+    }
+    options["compute_dtype"] = COMPUTE_DTYPES[config.precision]
+    options["classifier_bias_init"] = losses.classifier_bias_init(
+        phase, config.num_classes
     )
+    return models.build(config.model, **options)
 
 
 @contextlib.contextmanager

@@ -7,45 +7,13 @@ rank 0. Later ones are printed by rank 0's watchdog.
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from absl import logging as absl_logging
 
 from resnet.base.text import first_of
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import cpu_features
-
-
-class _Reporter(logging.Handler):
-    """Reports the warnings and errors of a rank to its watchdog."""
-
-    def __init__(self, communicator: Communicator) -> None:
-        super().__init__(logging.WARNING)
-        self._communicator = communicator
-
-    def emit(self, record: logging.LogRecord) -> None:
-        level = "warning" if record.levelno == logging.WARNING else "error"
-        is_reported = self._communicator.report_warning(level, record.getMessage())
-        if not is_reported and level == "error" and self._communicator.rank != 0:
-            logging.getLogger().handle(record)
-
-
-class _Collector(logging.Handler):
-    """Collects the warnings of a rank; errors are treated as outside the block."""
-
-    def __init__(self, rank: int, outside: Sequence[logging.Handler]) -> None:
-        super().__init__(logging.WARNING)
-        self.messages: list[str] = []
-        self._passes_on = rank != 0
-        self._outside: Sequence[logging.Handler | logging.Logger]
-        self._outside = outside or [logging.getLogger()]
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno == logging.WARNING:
-            self.messages.append(record.getMessage())
-        elif self._passes_on:
-            for handler in self._outside:
-                handler.handle(record)
 
 
 @contextlib.contextmanager
@@ -55,16 +23,24 @@ def reported(communicator: Communicator) -> Iterator[None]:
     It prints each text once, with the names of the ranks that have logged it. Before a
     rank has a watchdog, its warnings are dropped and its errors are printed as usual.
     """
-    with _handlers([_Reporter(communicator)], communicator.rank):
+
+    def report(record: logging.LogRecord) -> None:
+        level = "warning" if record.levelno == logging.WARNING else "error"
+        is_reported = communicator.report_warning(level, record.getMessage())
+        if not is_reported and level == "error" and communicator.rank != 0:
+            logging.getLogger().handle(record)
+
+    with _handled_by(report, communicator.rank):
         yield
 
 
 @contextlib.contextmanager
-def _handlers(handlers: list[logging.Handler], rank: int) -> Iterator[None]:
-    """Has handlers alone get absl's warnings; those of rank 0 are printed too."""
-    logger = absl_logging.get_absl_logger()
+def _handled_by(emit: Callable[[logging.LogRecord], None], rank: int) -> Iterator[None]:
+    """Has a function alone get absl's warnings; those of rank 0 are printed too."""
+    logger, handler = absl_logging.get_absl_logger(), logging.Handler(logging.WARNING)
+    handler.emit = emit  # type: ignore[assignment, method-assign]
     before = logger.level, logger.propagate, logger.handlers
-    logger.handlers = handlers
+    logger.handlers = [handler]
     if rank != 0:
         logger.setLevel(logging.WARNING)
         logger.propagate = False
@@ -79,14 +55,24 @@ def _handlers(handlers: list[logging.Handler], rank: int) -> Iterator[None]:
 def gathered(communicator: Communicator) -> Iterator[None]:
     """Has rank 0 log the warnings of all ranks inside the block, naming their hosts.
 
-    Only rank 0 prints warnings, so those of other hosts would be lost. It also logs
-    whether the hosts have different CPUs. All ranks must leave the block together.
+    Only rank 0 prints warnings, so those of other hosts would be lost; errors are
+    treated as outside the block. It also logs whether the hosts have different CPUs.
+    All ranks must leave the block together.
     """
-    outside = absl_logging.get_absl_logger().handlers
-    collector = _Collector(communicator.rank, outside)
-    with _handlers([collector], communicator.rank):
+    messages: list[str] = []
+    outside: list[logging.Handler | logging.Logger]
+    outside = [*absl_logging.get_absl_logger().handlers] or [logging.getLogger()]
+
+    def collect(record: logging.LogRecord) -> None:
+        if record.levelno == logging.WARNING:
+            messages.append(record.getMessage())
+        elif communicator.rank != 0:
+            for handler in outside:
+                handler.handle(record)
+
+    with _handled_by(collect, communicator.rank):
         yield
-    report = (socket.gethostname(), cpu_features.model_name(), collector.messages)
+    report = (socket.gethostname(), cpu_features.model_name(), messages)
     reports = communicator.gather_objects(report)
     if reports is not None:
         for warning in describe(reports):

@@ -23,11 +23,11 @@ WRAPPER_NAME = "mpirun-rank"
 def fork_rank() -> int | None:
     """Continues in a child process, which Hydra doesn't kill together with its own.
 
-    The child is in a session and a process group of its own. It uses the connection of
-    its parent to the proxy, which the MPI library needs only when it starts and ends.
-    The parent remains as the wrapper of the rank: it forwards the signals that ask to
-    stop, and ends as the rank does. If the wrapper dies, so does the rank, until it
-    calls `StopSignals.outlive_launcher`.
+    The child is in a session and a process group of its own, and has its parent's
+    connection to the proxy, which MPI needs only when it starts and ends. The parent
+    remains as the wrapper of the rank: it forwards the signals that ask to stop, and
+    ends as the rank does. If the wrapper dies, so does the rank, until it calls
+    `StopSignals.outlive_launcher`.
 
     To be called before threads are started. Returns the process id of the rank wrapper;
     None in a process that MPICH's mpirun has not started, which is left as it is.

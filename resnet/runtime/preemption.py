@@ -60,9 +60,12 @@ def discard_output_to_closed_terminal() -> None:
 
 
 def _discard_output(descriptor: int) -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), descriptor)
+
+
+def _start_thread(name: str, target: Callable[..., None], *args: object) -> None:
+    threading.Thread(target=target, args=args, name=name, daemon=True).start()
 
 
 def _die_with(await_end_of_watchdog: Callable[[], None], wrapper: int) -> None:
@@ -96,9 +99,7 @@ class StopSignals:
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        threading.Thread(
-            target=self._await_interrupts, args=(reader,), name="signals", daemon=True
-        ).start()
+        _start_thread("signals", self._await_interrupts, reader)
         catch_stop_signals(self._record)
 
     @property
@@ -115,12 +116,7 @@ class StopSignals:
         """
         if self._wrapper is None or self.seen == "SIGINT":
             return
-        threading.Thread(
-            target=_die_with,
-            args=(await_end_of_watchdog, self._wrapper),
-            name="launcher-death",
-            daemon=True,
-        ).start()
+        _start_thread("launcher-death", _die_with, await_end_of_watchdog, self._wrapper)
         proc.send_signal_at_parents_end(signal.SIGTERM, self._wrapper)
 
     def _record(self, number: int, frame: FrameType | None) -> None:

@@ -14,10 +14,13 @@ _SOURCES = (".py", ".cc", ".h")
 def describe() -> dict[str, str]:
     """Returns the versions and digests of the installed software, by descriptions."""
     versions = {name: _version(name) for name in PACKAGES}
+    digest = "none"
+    if COMPILED_OPS.exists():
+        digest = hashlib.sha256(COMPILED_OPS.read_bytes()).hexdigest()[:16]
     return {
         "version of Python": platform.python_version(),
         **{f"version of {name}": version for name, version in versions.items()},
-        "compiled ops (SHA-256)": _digest_of_file(COMPILED_OPS)[:16],
+        "compiled ops (SHA-256)": digest,
         "code of this project (SHA-256)": code_digest(Path(__file__).parents[2])[:16],
     }
 
@@ -31,14 +34,6 @@ def code_digest(root: Path) -> str:
                 digest.update(f"{file.relative_to(root)}\n".encode())
                 digest.update(file.read_bytes())
     return digest.hexdigest()
-
-
-def _digest_of_file(path: Path) -> str:
-    """Returns the SHA-256 of a file, or "none" if there is no file."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except FileNotFoundError:
-        return "none"
 
 
 def _version(package: str) -> str:

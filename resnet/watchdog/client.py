@@ -17,7 +17,7 @@ from typing import Any
 
 from resnet.hardware.placement import ProcessInfo
 from resnet.watchdog import proc, scratch_dir
-from resnet.watchdog.connections import TOKEN_VARIABLE
+from resnet.watchdog.connections import TOKEN_VARIABLE, Channel
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface.
 _TRACEBACK_BYTES = 16_384  # A message of this size fits into a pipe or socket at once.
@@ -86,8 +86,8 @@ class WatchdogClient:
             start_new_session=True,  # Or the launcher would kill it with its rank.
         )
         assert self._process.stdin is not None  # noqa: S101 - It is a pipe.
-        self._pipe = self._process.stdin.fileno()
-        os.set_blocking(self._pipe, False)
+        self._channel = Channel(self._process.stdin.fileno())
+        os.set_blocking(self._channel.fileno(), False)
 
     @property
     def port(self) -> int:
@@ -97,7 +97,7 @@ class WatchdogClient:
 
     def connect(self, host: str, addresses: list[str], port: int) -> None:
         """Makes the watchdog report to that of rank 0, whose host has the addresses."""
-        self._send({"host": host, "addresses": addresses, "port": port})
+        self._channel.send({"host": host, "addresses": addresses, "port": port})
 
     def report_status(
         self, status: str, is_timed: bool, waits_for_others: bool
@@ -111,13 +111,13 @@ class WatchdogClient:
             "is_timed": is_timed,
             "waits_for_others": waits_for_others,
         }
-        self._send(self._status)
+        self._channel.send(self._status)
 
     def lift_time_limit(self) -> None:
         """Reports the last status once more, as one that may take long."""
         if self._status:
             self._status = {**self._status, "is_timed": False}
-            self._send(self._status)
+            self._channel.send(self._status)
 
     def report_warning(self, level: str, text: str) -> None:
         """Has the watchdog of rank 0 print a warning, with the name of this rank.
@@ -128,7 +128,7 @@ class WatchdogClient:
         # Longer ones could be torn apart by another thread's, or by a full pipe.
         if len(json.dumps(message)) >= select.PIPE_BUF:
             message["warning"] = f"{text[:_SHORT_CHARACTERS]}..."
-        self._send(message)
+        self._channel.send(message)
 
     def failed(self, text: str) -> None:
         """Reports why the job fails; afterwards this rank has to end the job.
@@ -137,7 +137,7 @@ class WatchdogClient:
         of a long one the end, and exited.
         """
         last = text.encode()[-_TRACEBACK_BYTES:].decode(errors="replace")
-        self._send({"failed": last})
+        self._channel.send({"failed": last})
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10.0)
 
@@ -148,11 +148,7 @@ class WatchdogClient:
 
     def deregister(self) -> None:
         """Reports that this rank is done; the watchdog exits after the rank has."""
-        self._send({"deregister": True})
-
-    def _send(self, message: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # The watchdog has died, or doesn't read.
-            os.write(self._pipe, json.dumps(message).encode() + b"\n")
+        self._channel.send({"deregister": True})
 
 
 def new_token() -> str:

@@ -58,7 +58,7 @@ class Channel:
         return messages if are_messages and is_short else None
 
     def send(self, message: Message) -> None:
-        """Sends a message; does nothing if the other end is closed."""
+        """Sends a message; does nothing if the other end is closed, or doesn't read."""
         with contextlib.suppress(OSError):
             os.write(self._descriptor, json.dumps(message).encode() + b"\n")
 

@@ -39,7 +39,6 @@ from tests.converter_program import (  # noqa: F401 - The fixtures bad and raw.
     run_jobs_here,
 )
 from tests.temporary_files import temporary_files  # noqa: F401 - A fixture.
-from tests.unit.watched_ranks import ranks  # noqa: F401 - The fixture.
 
 RED_STEP = 18  # Of the numbered set: far more than a JPEG's error.
 

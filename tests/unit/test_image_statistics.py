@@ -8,11 +8,10 @@ import pytest
 import tensorflow as tf
 
 from resnet.checkpoint import tensors
-from resnet.config.recipes import cifar10
 from resnet.data.record_files import ExampleShard, RecordFiles
 from resnet.models import airbench
 from resnet.models.layers import whitening
-from resnet.optim.train_state import TrainState, build_model
+from resnet.optim.train_state import build_model
 from resnet.training import image_statistics
 from tests.unit import small_training
 from tests.unit.small_training import (
@@ -108,14 +107,3 @@ def decoded(records: RecordFiles, example: int) -> np.ndarray:
     parsed = tf.train.Example.FromString(record).features.feature
     encoded = parsed[records.image_key].bytes_list.value[0]
     return tf.io.decode_jpeg(encoded, channels=3).numpy()
-
-
-def test_only_moving_averages_differ_between_ranks(make_config):
-    recipe = cifar10.AIRBENCH94
-    config = make_config(
-        NUM_EXAMPLES, CLASSES, model=recipe.model, lookahead_every=5, ema_decay=0.5
-    )
-    state = TrainState(config)
-    shapes = {tuple(one.shape) for one in state.batch_norm_averages}
-    assert shapes == {(64,), (256,)}
-    assert len(state.batch_norm_averages) == 3 * 2 * 6

@@ -32,32 +32,20 @@ def test_each_variable_has_the_factor_of_the_longest_beginning(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["stem", "stem:", ":1", "stem:x", "stem:-1", "stem:nan", "stem:inf", "a:1,a:2"],
+    "text", ["stem", "stem:", ":1", "stem:-1", "stem:nan", "a:1,a:2"]
 )
 def test_other_texts_are_refused(text):
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"--layer_rates must be .*; got '{text}'"):
         phases.parse(text)
-    assert str(caught.value) == (
-        "--layer_rates must be beginnings of layers' names, or kinds of variables such"
-        " as /beta, each once, with factors of at least 0, such as"
-        f" stem:0,stage1:0.1,classifier:10; got {text!r}."
-    )
 
 
-def test_a_name_of_no_layer_is_refused_with_the_layers():
-    with pytest.raises(UserError) as caught:
-        phases.factors_of("stage3:0", NAMES)
-    assert str(caught.value) == (
-        "--layer_rates names no layer by 'stage3'; the layers are stem,"
-        " stage1_block1_1, stage2_block1_1, classifier"
-    )
-
-
-def test_a_kind_of_no_variable_is_refused_with_the_kinds():
-    with pytest.raises(UserError) as caught:
-        phases.factors_of("/beta:64", NAMES)
-    assert str(caught.value) == (
-        "--layer_rates names no kind of variable by '/beta'; the kinds are /kernel,"
-        " /gamma, /b"
-    )
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("stage3:0", r"'stage3'; the layers are stem, .*, stage2_block1_1, classifier"),
+        ("/beta:64", "'/beta'; the kinds are /kernel, /gamma, /b"),
+    ],
+)
+def test_a_name_of_nothing_is_refused_with_the_names(text, words):
+    with pytest.raises(UserError, match=f"--layer_rates names no .*{words}"):
+        phases.factors_of(text, NAMES)

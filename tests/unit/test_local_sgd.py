@@ -86,9 +86,8 @@ def test_frozen_weights_do_not_coast_on_the_outer_momentum():
 
 def test_a_phase_that_freezes_a_layer_leaves_it_after_rounds_with_outer_momentum():
     rates = {"sync_every": 2, "outer_momentum": 0.9}
-    state = make_state(
-        [phase(4, "a", **rates), phase(6, "b", layer_rates="/kernel:0", **rates)]
-    )
+    frozen = phase(6, "b", layer_rates="/kernel:0", **rates)
+    state = make_state([phase(4, "a", **rates), frozen])
     number = state.names.index("classifier/kernel")
     train_to(state, ALONE, 4)
     before = state.trainable_variables[number].numpy()
@@ -96,20 +95,15 @@ def test_a_phase_that_freezes_a_layer_leaves_it_after_rounds_with_outer_momentum
     np.testing.assert_array_equal(state.trainable_variables[number].numpy(), before)
 
 
-def test_nesterovs_outer_momentum_looks_ahead():
+def test_nesterovs_outer_momentum_looks_ahead_and_a_rate_of_zero_takes_the_mean():
     momentum, _, one = outer(outer_nesterov=True, outer_learning_rate=0.5)
     (first,) = momentum.apply([tf.constant([2.0, 9.0])], one, tf.constant(0.5))
     # Gradient (4, -2), which is the velocity too; 0.5 * 0.5 * 1.5 of it.
     assert first.numpy().tolist() == [4 - 0.375 * 4, 8 + 0.375 * 2]
-
-
-def test_after_a_rate_of_zero_the_weights_are_the_mean():
-    momentum, _, one = outer()
     momentum.velocities[0].assign([1.0, 2.0])
     (new,) = momentum.apply([tf.constant([4.0, 8.5])], one, tf.constant(0.0))
-    assert new.numpy().tolist() == [4, 8.5]
-    assert momentum.velocities[0].numpy().tolist() == [1, 2]
-    assert momentum.starts[0].numpy().tolist() == [4, 8.5]
+    state = [new, *momentum.velocities, *momentum.starts]
+    assert values(state).tolist() == [4, 8.5, 1, 2, 4, 8.5]
 
 
 def test_a_phase_begins_with_the_present_weights_and_resets_if_it_says_so():

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from resnet.base.errors import UserError
 from resnet.checkpoint import restore
@@ -44,78 +43,46 @@ def values_of(variables) -> list[np.ndarray]:
     return [variable.numpy() for variable in variables]
 
 
-def decaying(state: TrainState) -> list[tf.Variable]:
-    pairs = zip(state.trainable_variables, state.optimizer.decays, strict=True)
-    return [variable for variable, decays in pairs if decays]
-
-
 def assert_equal(ours: list[np.ndarray], expected: list[np.ndarray]) -> None:
     for one, other in zip(ours, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "others", "num_decaying"),
-    # 21 kernels, the classifier's and its bias, which LARS leaves alone.
-    [
-        ("momentum", ("/gamma", "/beta"), 23),
-        ("lars", ("/gamma", "/beta", "/bias"), 22),
-    ],
+    ("optimizer", "others"),
+    [("momentum", ("/gamma", "/beta")), ("lars", ("/gamma", "/beta", "/bias"))],
 )
-def test_the_variables_that_decay_depend_on_the_optimizer(
-    config, optimizer, others, num_decaying, monkeypatch
-):
-    monkeypatch.setattr(resnet, "STAGE_FILTERS", (4, 4, 4, 4))
-    state = TrainState(changed(config, model="resnet18", optimizer=optimizer))
-    found = [one.name.removesuffix(":0") for one in decaying(state)]
-    assert found == [name for name in state.names if not name.endswith(others)]
-    assert len(found) == num_decaying
+def test_the_variables_that_decay_depend_on_the_optimizer(config, optimizer, others):
+    state = TrainState(changed(config, optimizer=optimizer))
+    pairs = zip(state.names, state.optimizer.decays, strict=True)
+    assert all(decays != name.endswith(others) for name, decays in pairs)
 
 
 def test_the_penalty_is_that_of_the_phase_of_the_last_step(of_phases):
     state = TrainState(of_phases)
     halves = sum(
-        float(np.square(one, dtype=np.float64).sum()) / 2
-        for one in values_of(decaying(state))
+        float(np.square(variable, dtype=np.float64).sum()) / 2
+        for name, variable in zip(state.names, state.trainable_variables, strict=True)
+        if not name.endswith(("/gamma", "/beta"))
     )
-    found = {}
-    for step in (0, 1, 4, 5, 9):
-        state.step = step
-        found[step] = state.weight_penalty() / halves
+    penalties = {}
+    for state.step in (0, 1, 4, 5, 9):
+        penalties[state.step] = state.weight_penalty() / halves
     # After 4 steps the first phase has ended, but none of the second is done.
     expected = {0: 0.5, 1: 0.5, 4: 0.5, 5: 2.0, 9: 2.0}
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert penalties == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("most", "step", "decay"),
-    [
-        # (1 + step) / (10 + step), up to the one that is set.
-        (0.999, 0, 0.1),
-        (0.999, 1, 2 / 11),
-        (0.999, 89, 90 / 99),
-        (0.999, 8989, 8990 / 8999),
-        (0.999, 8990, 0.999),
-        (0.999, 10**7, 0.999),
-        (0.05, 0, 0.05),
-    ],
-)
-def test_the_average_forgets_its_beginning_soon(config, most, step, decay):
-    ours = changed(config, ema_decay=most).ema_decay_at(step)
-    assert ours == pytest.approx(decay, rel=1e-15)
-
-
-def test_a_run_that_begins_with_a_later_phase_forgets_its_beginning_too(of_phases):
-    settings = {"ema_decay": 0.999, "first_phase": PHASES[1].name}
-    later = changed(of_phases, **settings)
-    first = PHASES[0].num_steps
-    assert later.ema_decay_at(first) == 0.1
-    assert later.ema_decay_at(first + 1) == 2 / 11
-
-
-def test_the_average_begins_with_the_weights(config):
-    state = TrainState(changed(config, ema_decay=0.5))
-    assert_equal(values_of(state.ema), values_of(state.model.variables))
+def test_the_average_forgets_its_beginning_soon(config, of_phases):
+    # (1 + step) / (10 + step), up to the one that is set.
+    expected = {0: 0.1, 1: 2 / 11, 8989: 8990 / 8999, 8990: 0.999, 10**7: 0.999}
+    averaged = changed(config, ema_decay=0.999)
+    for step, decay in expected.items():
+        assert averaged.ema_decay_at(step) == pytest.approx(decay, rel=1e-15)
+    assert changed(config, ema_decay=0.05).ema_decay_at(0) == 0.05
+    # A run that begins with a later phase forgets its beginning, too.
+    later = changed(of_phases, ema_decay=0.999, first_phase=PHASES[1].name)
+    assert later.ema_decay_at(PHASES[0].num_steps + 1) == 2 / 11
 
 
 def test_averages_are_saved_beside_the_weights(config):
@@ -146,19 +113,15 @@ def begun(config: Config, folder: pathlib.Path) -> TrainState:
     return state
 
 
-def test_a_new_run_begins_at_step_zero_as_it_was_made(config, tmp_path):
-    state = begun(config, tmp_path)
-    assert (state.step, state.losses, state.top1) == (0, [], None)
-    assert_equal(
-        values_of(state.tensors().values()),
-        values_of(TrainState(config).tensors().values()),
-    )
-
-
-@pytest.mark.parametrize(("name", "step"), [("", 0), ("first", 0), ("second", 4)])
-def test_a_new_run_begins_with_the_phase_that_is_named(of_phases, tmp_path, name, step):
-    config = dataclasses.replace(of_phases, first_phase=name)
-    assert begun(config, tmp_path).step == step
+def test_a_new_run_begins_with_the_phase_that_is_named(of_phases, tmp_path, caplog):
+    for name, step in (("", 0), ("first", 0), ("second", 4)):
+        config = dataclasses.replace(of_phases, first_phase=name)
+        state = begun(config, tmp_path)
+        assert (state.step, state.losses, state.top1) == (step, [], None)
+        fresh = TrainState(config).tensors()
+        assert_equal(values_of(state.tensors().values()), values_of(fresh.values()))
+    words = "starts with phase second, at step 4, from random initialization"
+    assert words in caplog.text
 
 
 @pytest.fixture(scope="module")
@@ -218,13 +181,6 @@ def test_a_new_run_can_begin_with_the_weights_of_another(
     assert_equal(values_of(state.ema), expected if ema_decay else [])
 
 
-def test_a_later_phase_with_a_new_network_is_warned_of(of_phases, tmp_path, caplog):
-    begun(dataclasses.replace(of_phases, first_phase="second"), tmp_path)
-    assert (
-        "starts with phase second, at step 4, from random initialization" in caplog.text
-    )
-
-
 def test_of_a_runs_folder_the_newest_weights_are_taken(config, old_run, tmp_path):
     state = begun(changed(config, initial_weights=str(old_run)), tmp_path)
     assert state.step == 0
@@ -243,12 +199,9 @@ def test_a_resumed_run_takes_no_weights_of_another(config, trained, tmp_path):
 
 def test_a_run_with_other_settings_is_not_gone_on_with(config, old_run):
     other = changed(config, seed=4, weight_decay=0.5, model_dir="model")
-    with pytest.raises(UserError) as caught:
+    words = r"model holds .* \(seed=3, now 4; weight_decay=0.01, now 0.5\)"
+    with pytest.raises(UserError, match=words):
         begun(other, old_run)
-    assert str(caught.value) == (
-        "model holds a run with other settings (seed=3, now 4; weight_decay=0.01, now"
-        " 0.5). Name another --model_dir, or the settings of that run."
-    )
 
 
 def test_a_run_of_other_programs_is_gone_on_with_and_a_warning(
@@ -270,10 +223,7 @@ def test_a_run_of_other_programs_is_gone_on_with_and_a_warning(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"model": "resnet18"},
-            "'stem/kernel' must have the shape (7, 7, 3, 64), it has (3, 3, 3, 16)",
-        ),
+        ({"model": "resnet18"}, "'stem/kernel' must have the shape (7, 7, 3, 64),"),
         (
             {"fixed_gamma": True, "zero_last_gamma": False},
             "it has too much: 'stage1_block1_1/gamma',"
@@ -286,31 +236,22 @@ def test_weights_of_another_network_are_refused(
 ):
     monkeypatch.setattr(resnet, "STAGE_FILTERS", (4, 4, 4, 4))
     other = changed(config, initial_weights=str(old_run), **changes)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match="--initial_weights must be those of ") as error:
         begun(other, tmp_path)
-    sentence = str(caught.value)
-    assert sentence.startswith("--initial_weights must be those of ")
-    assert words in sentence
+    assert words in str(error.value)
 
 
 def test_another_number_of_classes_gives_a_new_classifier(
     config, trained, old_run, tmp_path
 ):
-    other = changed(
-        config,
-        initial_weights=str(of_step(old_run, 7)),
-        num_classes=5,
-        class_names=tuple("abcde"),
-    )
+    classes = {"num_classes": 5, "class_names": tuple("abcde")}
+    other = changed(config, initial_weights=str(of_step(old_run, 7)), **classes)
     state, fresh = begun(other, tmp_path), TrainState(other)
-    expected = {one.path: one.numpy() for one in trained.model.variables}
-    expected |= {
-        one.path: one.numpy()
-        for one in fresh.model.variables
-        if one.path.startswith("classifier/")
-    }
-    for one in state.model.variables:
-        np.testing.assert_array_equal(one, expected[one.path], err_msg=one.path)
+    for ours, old, new in zip(
+        *(one.model.variables for one in (state, trained, fresh)), strict=True
+    ):
+        expected = new if ours.path.startswith("classifier/") else old
+        np.testing.assert_array_equal(ours, expected, err_msg=ours.path)
 
 
 def test_rates_for_layers_that_do_not_exist_are_refused_before_the_first_step(config):

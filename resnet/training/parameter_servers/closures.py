@@ -40,9 +40,7 @@ class Closures:
         self._coordinator = coordinator
         self._most = num_workers * (1 + _WAITING_PER_WORKER)
         self._bound = StalenessBound(max_staleness)
-        self._ended: queue.SimpleQueue[tuple[int, Any, Exception | None]] = (
-            queue.SimpleQueue()
-        )
+        self._ended = queue.SimpleQueue[tuple[int, Any, Exception | None]]()
         self._waiters = ThreadPoolExecutor(self._most, "closure")
         self._calls: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
         self.running: set[int] = set()
@@ -149,12 +147,9 @@ class StalenessBound:
 
     def may_start(self) -> bool:
         """Returns whether another closure may start now."""
-        bound = self._max_staleness
-        if bound < 0:
-            return True
-        return len(self._largest) <= bound and all(
-            largest < bound for largest in self._largest.values()
-        )
+        bound, largest = self._max_staleness, self._largest.values()
+        is_within = len(largest) <= bound and all(value < bound for value in largest)
+        return bound < 0 or is_within
 
     def start(self, number: int) -> None:
         """Notes that a closure starts, by its number."""

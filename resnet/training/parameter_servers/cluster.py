@@ -1,5 +1,6 @@
 """The cluster of TensorFlow servers, as rank 0 sees it."""
 
+import contextlib
 import logging
 import socket
 from collections.abc import Sequence
@@ -23,13 +24,7 @@ def connect(
     Raises:
         UserError: If a server has not started, or can't be reached.
     """
-    hosts = _hosts_that_answer(endpoints)
-    cluster = tf.train.ClusterSpec(
-        {
-            job: [of_job[index] for index in sorted(of_job)]
-            for job, of_job in hosts.items()
-        }
-    )
+    cluster = tf.train.ClusterSpec(_hosts_that_answer(endpoints))
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         cluster, rpc_layer="grpc"
     )
@@ -67,11 +62,9 @@ def _hosts_that_answer(endpoints: Sequence[Endpoint]) -> dict[str, dict[int, str
 def _reachable(job: str, index: int, addresses: Sequence[str], port: int) -> str:
     """Returns the first of a host's addresses at which its server answers."""
     for address in addresses:
-        try:
-            with socket.create_connection((address, port), _CONNECT_SECONDS):
-                return f"{address}:{port}"
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            socket.create_connection((address, port), _CONNECT_SECONDS).close()
+            return f"{address}:{port}"
     raise UserError(
         f"{job} {index} must be reachable from rank 0 by TCP; it is not, at"
         f" {', '.join(addresses)}, port {port}. Open the ports between the hosts."

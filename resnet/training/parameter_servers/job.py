@@ -24,7 +24,6 @@ from resnet.training.parameter_servers import roles, serving
 from resnet.training.parameter_servers.roles import (
     COORDINATOR,
     WORKER,
-    Ending,
     Endpoint,
     Role,
     Workers,
@@ -64,21 +63,17 @@ def train(
         AgreedError, AgreedFailure, Preempted: On all ranks, as rank 0 raises it.
     """
     role = roles.of_rank(communicator.rank, prepared.config.num_ps)
-    has_log_level = "TF_CPP_MIN_LOG_LEVEL" in os.environ
+    if role.job == COORDINATOR:
+        # A lost worker isn't an error: its rank tells of it in a sentence.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     settings = prepared.settings
     threads = startup.settle_placement(
-        process,
-        communicator,
-        settings,
-        shares_cores=role.job != WORKER,
+        process, communicator, settings, shares_cores=role.job != WORKER
     )
     fewest_cpus = _agree_for_workers(role, prepared, threads, communicator)
     if role.job != COORDINATOR:
         serving.serve(role, threads, communicator, settings.stall_seconds, signals)
         return
-    if not has_log_level:
-        # A lost worker isn't an error: its rank tells of it in a sentence.
-        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     endpoints = communicator.allgather((role.job, role.index, None, ""))
     background = communicator.duplicate()
     job = Job(communicator.alone(), threads, JobSignals(signals, background))
@@ -95,13 +90,13 @@ def train(
         if is_complete:
             export(config, job.communicator)
     except (AgreedFailure, Preempted) as error:
-        background.allgather(Ending.of(error))
+        background.allgather(error)
         raise
     except UserError as error:
         agreed = AgreedError(str(error))
-        background.allgather(Ending.of(agreed))
+        background.allgather(agreed)
         raise agreed from error
-    background.allgather(Ending())
+    background.allgather(None)
 
 
 def _agree_for_workers(
@@ -142,7 +137,7 @@ def _coordinate(
     config = dataclasses.replace(prepared.config, precision=chosen)
     of_rank_0 = {name: of[:1] for name, of in prepared.shards_of_ranks.items()}
     shards = startup.open_shards(prepared.record_set, of_rank_0, job.communicator)
-    save_settings(config, workers.count, job.communicator)
+    save_settings(config, workers.num_workers, job.communicator)
     run = Run(config, shards["train"], shards.get("validation"), prepared.lock)
     training = AsyncTraining(run, job, cluster.connect(endpoints), workers)
     return config, training.run()

@@ -7,14 +7,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from absl import logging
 
-from resnet.distributed.communicator import BackgroundCommunicator, Communicator
+from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import Threads
 from resnet.runtime.preemption import StopSignals, stop_requested
-from resnet.training.parameter_servers.roles import SERVER, Ending, Role
+from resnet.training.parameter_servers.roles import SERVER, Role
 from resnet.watchdog import client
 
 _POLL_SECONDS = 0.1
@@ -136,12 +135,19 @@ def serve(
         endpoint = (client.own_addresses(), port)
         communicator.allgather((role.job, role.index, endpoint, failure))
         background = communicator.duplicate()
-        ending = _AwaitedEnding(background)
+        endings: list[Exception | None] = []  # What all ranks are to raise.
+        has_ended = threading.Event()
+
+        def await_ending() -> None:
+            endings.extend(background.allgather(None)[:1])
+            has_ended.set()
+
+        threading.Thread(target=await_ending, name="ending", daemon=True).start()
         has_notified = False
         communicator.report_status(
             f"looking after its {role.job}", is_timed=False, waits_for_others=True
         )
-        while not ending.came.wait(_POLL_SECONDS):
+        while not has_ended.wait(_POLL_SECONDS):
             if stop_requested(signals) and not has_notified:
                 background.notify_rank_0()
                 has_notified = True
@@ -157,21 +163,7 @@ def serve(
                 logging.warning("worker %d %s; it is restarted", role.index, reason)
                 child.kill()
                 child = Child(role, threads, port)
-        ending.value.raise_on_rank()
+        if endings[0] is not None:
+            raise endings[0]
     finally:
         child.kill()
-
-
-class _AwaitedEnding:
-    """The ending of the job, for which a thread of its own waits."""
-
-    def __init__(self, background: BackgroundCommunicator) -> None:
-        self._background = background
-        self.came = threading.Event()
-        self.value = Ending()
-        threading.Thread(target=self._wait, name="ending", daemon=True).start()
-
-    def _wait(self) -> None:
-        endings: list[Any] = self._background.allgather(None)
-        self.value = endings[0]
-        self.came.set()

@@ -67,7 +67,7 @@ class AsyncTraining:
         # A closure has a micro-batch of the one rank that the workers are together.
         self._reading = dataclasses.replace(
             Reading.of_run(run.config, run.train, 1, workers.num_parallel_calls),
-            accumulation_steps=workers.count,
+            accumulation_steps=workers.num_workers,
         )
         self._signals = job.signals
         self._communicator = job.communicator
@@ -75,7 +75,9 @@ class AsyncTraining:
         self._state = TrainState(run.config)
         restore_newest(self._state, run.folder, job.communicator)
         self._variables = ServerVariables(self._state, run.config.num_ps)
-        self._closures = Closures(coordinator, workers.count, run.config.max_staleness)
+        self._closures = Closures(
+            coordinator, workers.num_workers, run.config.max_staleness
+        )
         evaluator = None
         if run.validation is not None:
             evaluator = WorkerEvaluator(
@@ -83,7 +85,7 @@ class AsyncTraining:
                 job,
                 self._state.model,
                 self._variables,
-                Closures(coordinator, workers.count, NO_BOUND),
+                Closures(coordinator, workers.num_workers, NO_BOUND),
                 workers,
             )
         self._evaluations = Evaluations(run, self._state, job, evaluator)
@@ -113,9 +115,9 @@ class AsyncTraining:
             " (arXiv:1605.09774), and the mean staleness is about %d: a lower"
             " --momentum, or a small --max_staleness, may train better"
             " (docs/async.md).",
-            self._workers.count,
-            1 - 1 / self._workers.count,
-            self._workers.count - 1,
+            self._workers.num_workers,
+            1 - 1 / self._workers.num_workers,
+            self._workers.num_workers - 1,
         )
         with closing(self._closures), closing(self._log), closing(self._manager):
             while True:
@@ -148,13 +150,13 @@ class AsyncTraining:
             state.begin_step()
             self._variables.push()
         function = self._closure_of(phase)
-        first = state.step * self._workers.count
-        number, end_number = first, end * self._workers.count
+        first = state.step * self._workers.num_workers
+        number, end_number = first, end * self._workers.num_workers
         to_read = self._parts_from(first)
         state.top1 = None
         self._ended_at = self._polled_at = time.monotonic()
         while number < end_number or self._closures.running:
-            is_between = number % self._workers.count == 0
+            is_between = number % self._workers.num_workers == 0
             if is_between and (stop_requested(self._signals) or self._manager.wanted):
                 end_number = min(end_number, number)
             oldest = min(self._closures.running, default=number)
@@ -179,12 +181,12 @@ class AsyncTraining:
     def _start(
         self, number: int, function: Callable[..., object], what: ToRead
     ) -> None:
-        step = number // self._workers.count
+        step = number // self._workers.num_workers
         settings = self._config.settings_at(step)
         key = example_order.mix_seed(self._config.seed, DROPOUT_STREAM, step)
         changing = (
             settings.learning_rate,
-            phases.velocity_factor_of_part(settings, number, self._workers.count),
+            phases.velocity_factor_of_part(settings, number, self._workers.num_workers),
             settings.nesterov_momentum,
         )
         self._examples[number] = what.examples
@@ -207,7 +209,7 @@ class AsyncTraining:
             return
         self._ended_at = self._polled_at = time.monotonic()
         loss = float(result.value.loss)
-        step = result.number // self._workers.count
+        step = result.number // self._workers.num_workers
         self._communicator.report_status(
             f"coordinating the workers, part {result.number:,} done", is_timed=False
         )
@@ -221,9 +223,9 @@ class AsyncTraining:
         )
         self._log.closure_done(result.value)
         self._losses.append(loss)
-        if len(self._losses) == self._workers.count:
+        if len(self._losses) == self._workers.num_workers:
             state.step += 1
-            state.losses.append(sum(self._losses) / self._workers.count)
+            state.losses.append(sum(self._losses) / self._workers.num_workers)
             self._losses.clear()
             self._log.parts_done(self._config.settings_at(state.step - 1))
 
@@ -253,7 +255,7 @@ class AsyncTraining:
         """Yields what to read for each closure, from a number on."""
         replacements = Replacements.of(set(), self._records.num_examples)
         of_part = input_pipeline.to_read(self._reading, replacements)
-        end = self._config.train_steps * self._workers.count
+        end = self._config.train_steps * self._workers.num_workers
         return iter(tf.data.Dataset.range(first, end).map(of_part).prefetch(2))
 
 

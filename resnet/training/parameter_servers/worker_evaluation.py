@@ -1,5 +1,6 @@
 """Exact evaluation by the workers: each example counts once, on any number of them."""
 
+from collections import deque
 from contextlib import AbstractContextManager
 
 import keras
@@ -43,9 +44,8 @@ class WorkerEvaluator:
         self._num_parallel_calls = workers.num_parallel_calls
         self._signals = job.signals
         self._communicator = job.communicator
-        self._batch_size = min(
-            -(-run.config.eval_batch_size // workers.count), self._records.num_examples
-        )
+        of_worker = -(-run.config.eval_batch_size // workers.num_workers)
+        self._batch_size = min(of_worker, self._records.num_examples)
         self._sums_of_batch = tf.function(self._evaluate_batch, autograph=False)
 
     def evaluate(self, penalty: float = 0.0) -> Result:
@@ -58,22 +58,17 @@ class WorkerEvaluator:
         """
         self._communicator.report_status("evaluating the first batch", is_timed=False)
         num_examples = self._records.num_examples
-        firsts = iter(range(0, num_examples, self._batch_size))
-        sums, is_done = np.zeros(4), False
-        while not is_done or self._closures.running:
+        firsts = deque(range(0, num_examples, self._batch_size))
+        sums = np.zeros(4)
+        while firsts or self._closures.running:
             if stop_requested(self._signals):
-                is_done = True
-            if not is_done and self._closures.may_start():
-                first = next(firsts, None)
-                if first is None:
-                    is_done = True
-                else:
-                    what = input_pipeline.eval_to_read(
-                        self._records, first, self._batch_size
-                    )
-                    tensors = ToRead(*map(tf.constant, what))
-                    with self._naming_corrupt_records(first):
-                        self._closures.start(first, self._sums_of_batch, tensors)
+                firsts.clear()
+            if firsts and self._closures.may_start():
+                first, size = firsts.popleft(), self._batch_size
+                what = input_pipeline.eval_to_read(self._records, first, size)
+                tensors = ToRead(*map(tf.constant, what))
+                with self._naming_corrupt_records(first):
+                    self._closures.start(first, self._sums_of_batch, tensors)
                 continue
             with self._naming_corrupt_records():
                 result = self._closures.next_result(_POLL_SECONDS)
@@ -102,23 +97,17 @@ class WorkerEvaluator:
         return naming_corrupt_records(self._records, examples_read)
 
     def _evaluate_batch(self, what: ToRead) -> tf.Tensor:
-        config = self._config
+        config, size = self._config, self._batch_size
         batch = input_pipeline.read_eval_batch(
-            what,
-            self._records,
-            config,
-            self._batch_size,
-            self._num_parallel_calls,
+            what, self._records, config, size, self._num_parallel_calls
         )
         is_label = tf.debugging.assert_less(batch.labels, config.num_classes)
         with tf.control_dependencies([is_label]):
             weights = self._variables.read_weights()
             averages = self._variables.read_averages()
         model = self._model
-        pairs = [
-            *zip(model.trainable_variables, weights, strict=True),
-            *zip(model.non_trainable_variables, averages, strict=True),
-        ]
-        with keras.StatelessScope(pairs):
+        variables = [*model.trainable_variables, *model.non_trainable_variables]
+        pairs = zip(variables, [*weights, *averages], strict=True)
+        with keras.StatelessScope(list(pairs)):
             logits = model(batch.images, training=False)
         return sums_of_batch(logits, batch.labels, batch.mask, config.phases[-1])
