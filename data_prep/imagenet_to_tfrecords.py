@@ -136,8 +136,7 @@ def _convert(settings: Settings, options: Options) -> None:
         for warning in source.warnings:
             _log(f"warning: {warning}")
         plan = make_plan(root, source, options)
-        if may_not_fit := output_folder.check_space(plan):
-            _log(f"warning: {may_not_fit}")
+        output_folder.check_space(plan)
         with output_folder.locked(root):
             # Again: another process may have finished it before the lock.
             output_folder.check_not_finished(root)

@@ -36,11 +36,8 @@ def run(
     `take_result` is called in this process with each result, in order of completion.
 
     An error or an interrupt kills all workers at once. It must be called from the main
-    thread, because it delays signals while a worker starts.
-
-    Raises:
-        UserError: If a worker process died.
-        Exception: The first error that a job raised.
+    thread, because it delays signals while a worker starts. Raises UserError if a
+    worker process died, and the first error that a job raised.
     """
     running: set[concurrent.futures.Future[_Result]] = set()
     other_children = set(multiprocessing.active_children())

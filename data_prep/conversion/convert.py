@@ -10,7 +10,8 @@ from data_prep import worker_processes
 from data_prep.conversion import shards
 from data_prep.conversion.plan import Plan, SplitPlan
 from data_prep.conversion.shards import ShardReport
-from data_prep.records import class_mixing, manifest, tf_example
+from data_prep.records import manifest, tf_example
+from data_prep.records.class_mixing import write_split
 from resnet.base.errors import UserError
 
 
@@ -48,11 +49,8 @@ def write_shards(
     """Writes all shards but the finished ones, each in one worker process.
 
     Their bytes don't depend on `num_processes`. Calls `report_images` with the number
-    of images of each shard that is written.
-
-    Raises:
-        UserError: If an image can't be decoded or a worker process died.
-        OSError: If an image can't be read or a shard can't be written.
+    of images of each shard that is written. Raises UserError if an image can't be
+    decoded or a worker process died, and OSError as files do.
     """
     worker_processes.run(
         shards.write_shard,
@@ -66,10 +64,7 @@ def finish(plan: Plan) -> manifest.Manifest:
     """Writes offsets and manifest, removes the shard reports, returns the manifest.
 
     Everything is computed from the shard reports, so a resumed conversion gives the
-    same files as an uninterrupted one.
-
-    Raises:
-        UserError: If a shard report is missing or corrupt.
+    same files as an uninterrupted one. Raises UserError if one is missing or corrupt.
     """
     converted_counts: Counter[str] = Counter()
     splits = {
@@ -111,29 +106,9 @@ def _finish_split(
             )
         reports.append(report)
         converted_counts.update(report.converted_counts)
-    class_counts = np.zeros((len(reports), len(plan.source.class_names)), np.int32)
-    for counts, report in zip(class_counts, reports, strict=True):
-        for index, count in report.class_counts:
-            counts[index] = count
-    split_counts = class_counts.sum(axis=0, dtype=np.int64)
-    shard_entries = tuple(
-        manifest.Shard(
-            path=report.path,
-            num_records=report.num_records,
-            num_bytes=report.num_bytes,
-            sha256=report.sha256,
-            class_mixing=class_mixing.class_mixing(
-                counts.astype(np.int64), split_counts
-            ),
-        )
-        for report, counts in zip(reports, class_counts, strict=True)
-    )
-    offsets = np.concatenate([np.array(report.offsets, np.int64) for report in reports])
-    path, sha256 = manifest.write_offsets(plan.root, split.name, offsets)
     skipped = tuple(image for report in reports for image in report.skipped_images)
-    return manifest.Split(
-        split.name, shard_entries, tuple(split_counts.tolist()), path, sha256, skipped
-    )
+    num_classes = len(plan.source.class_names)
+    return write_split(plan.root, split.name, reports, num_classes, skipped)
 
 
 def emptied_classes(

@@ -37,24 +37,14 @@ _RECORD_OVERHEAD_BYTES = 320
 def check_not_finished(root: pathlib.Path) -> None:
     """Raises UserError if a folder contains a finished record set."""
     if (root / manifest.FILE_NAME).exists():
-        if _is_complete(root):  # Killed just before it removed its state.
+        with contextlib.suppress(UserError):
+            manifest.read_file(root / manifest.FILE_NAME)
+            # Killed just before it removed its state.
             shutil.rmtree(root / manifest.CONVERSION_FOLDER, ignore_errors=True)
         raise UserError(
             f"{root} already contains a finished record set ({manifest.FILE_NAME});"
             " delete that folder or choose another --local_scratch_dir"
         )
-
-
-def _is_complete(root: pathlib.Path) -> bool:
-    """Returns whether the manifest in a folder describes the record files there."""
-    try:
-        if (record_set := manifest.find(str(root))) is None:
-            return False
-        for name in record_set.manifest.splits:
-            manifest.check_files(record_set, name)
-    except UserError:
-        return False
-    return True
 
 
 def check_apart(root: pathlib.Path, raw_data_dir: pathlib.Path) -> None:
@@ -73,25 +63,17 @@ def check_apart(root: pathlib.Path, raw_data_dir: pathlib.Path) -> None:
             )
 
 
-def check_space(plan: Plan) -> str | None:
-    """Checks that the disk has enough free space for the record set.
+def check_space(plan: Plan) -> None:
+    """Raises UserError if the images whose size stays the same exceed the disk's space.
 
-    Returns a warning if the set may not fit: images that aren't in the format of the
-    records are re-encoded, and can become much smaller.
-
-    Raises:
-        UserError: If the images alone whose size stays the same don't fit.
+    Others, which are re-encoded, can become much smaller.
     """
-    needed = perhaps = 0
+    needed = plan.num_images * _RECORD_OVERHEAD_BYTES
+    for split in plan.splits:
+        needed += split.images.estimate_kept_bytes(plan.image_format)
     for path in convert.reported_shards(plan):
         with contextlib.suppress(OSError):  # A removed shard is written again.
             needed -= (plan.root / path).stat().st_size
-    perhaps = needed
-    for split in plan.splits:
-        overhead = len(split.images) * _RECORD_OVERHEAD_BYTES
-        num_bytes, num_kept = split.images.estimate_bytes(plan.image_format)
-        needed += overhead + num_kept
-        perhaps += overhead + num_bytes
     folder = plan.root
     while not folder.exists():
         folder = folder.parent
@@ -102,24 +84,13 @@ def check_space(plan: Plan) -> str | None:
             f" has only {text.size(free)} free ({text.size(needed - free)} too little);"
             " free some space or choose another --local_scratch_dir"
         )
-    if perhaps > free:
-        return (
-            f"the images have about {text.size(perhaps)}, and the disk of {plan.root}"
-            f" has {text.size(free)} free. As records, images that aren't"
-            f" {plan.image_format.upper()} files get another size; if the disk is full,"
-            " free some space and rerun the same command to resume"
-        )
-    return None
 
 
 @contextlib.contextmanager
 def locked(root: pathlib.Path) -> Iterator[None]:
-    """Creates the output folder if necessary and locks it against other conversions.
+    """Creates the output folder if necessary, and locks it; raises UserError if it is.
 
     The kernel releases the lock when this process ends, even if it is killed.
-
-    Raises:
-        UserError: If another conversion holds the lock.
     """
     root.mkdir(parents=True, exist_ok=True)
     path = root / _LOCK_FILE
@@ -164,9 +135,8 @@ def _is_at(descriptor: int, path: pathlib.Path) -> bool:
 def begin(plan: Plan) -> None:
     """Creates the set's folders, or checks that those of an earlier run fit the plan.
 
-    Raises:
-        UserError: If the folders contain other files, or an unfinished conversion of
-            another source or with other options.
+    Raises UserError if the folders contain other files, or an unfinished conversion of
+    another source or with other options.
     """
     state = plan.root / manifest.CONVERSION_FOLDER
     metadata = json.loads(json.dumps(plan.metadata()))

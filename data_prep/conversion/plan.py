@@ -149,12 +149,8 @@ class Plan:
 def make_plan(root: pathlib.Path, source: Source, options: Options) -> Plan:
     """Returns the plan of a conversion; writes nothing.
 
-    Reads the first bytes of the images, up to the first lossily compressed one.
-
-    Raises:
-        UserError: If a split has fewer images than shards, or the source fewer
-            training images than asked for.
-        OSError: If an image can't be read.
+    Reads the first bytes of the images, up to the first lossily compressed one. Raises
+    UserError if a split has fewer images than shards or than are asked for.
     """
     splits = []
     for name, images in source.splits.items():
@@ -187,10 +183,7 @@ def default_num_shards(num_examples: int, max_shards: int) -> int:
 
 
 def split_evenly(num_examples: int, num_shards: int) -> list[range]:
-    """Returns the contiguous range of examples of each shard, larger shards first.
-
-    The sizes differ by at most one.
-    """
+    """Returns the examples of each shard; the larger ones, by one, come first."""
     size, num_larger = divmod(num_examples, num_shards)
     starts = [index * size + min(index, num_larger) for index in range(num_shards + 1)]
     return [range(a, b) for a, b in itertools.pairwise(starts)]

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from data_prep.records import image_encoding, manifest, tf_example, tfrecord
+from data_prep.records.class_mixing import ShardContent
 from data_prep.sources.image_list import SourceImage, files_digest
 from resnet.base import atomic_files, json_file
 from resnet.base.errors import UserError
@@ -34,22 +35,14 @@ class ShardJob:
 
 
 @dataclasses.dataclass(frozen=True)
-class ShardReport:
+class ShardReport(ShardContent):
     """The content of one finished shard."""
 
-    path: str  # POSIX path of the record file in the root of the set.
-    num_bytes: int
-    sha256: str  # Of the file in hexadecimal.
-    offsets: tuple[int, ...]  # Byte offset of each record.
-    class_counts: tuple[tuple[int, int], ...]  # Class and number of records, if any.
+    offsets: tuple[int, ...]
+    class_counts: tuple[tuple[int, int], ...]
     converted_counts: dict[str, int]  # Re-encoded images by original kind, as "PNG".
     skipped_images: tuple[manifest.SkippedImage, ...]
     source_digest: str  # `files_digest` of the images assigned to the shard.
-
-    @property
-    def num_records(self) -> int:
-        """Number of records in the shard."""
-        return len(self.offsets)
 
     @property
     def num_images(self) -> int:
@@ -60,12 +53,8 @@ class ShardReport:
 def write_shard(job: ShardJob) -> ShardReport:
     """Writes one record file atomically, then its report, and returns the report.
 
-    Only one image at a time is in memory.
-
-    Raises:
-        UserError: If an image can't be decoded; with `skip_bad_images`, if no image
-            can be decoded.
-        OSError: If an image can't be read or the shard can't be written.
+    Only one image at a time is in memory. Raises UserError if an image can't be decoded
+    or, with `skip_bad_images`, if none can.
     """
     offsets: list[int] = []
     num_bytes = 0

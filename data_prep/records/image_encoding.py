@@ -86,10 +86,8 @@ def read_as_stored(
 
     The format is "jpeg" or "png". The converter stores a set with a lossily compressed
     image as JPEG, and any other set as PNG. `set_format` is that of the set that the
-    network was trained on. If it is None, the image is read as a set by itself.
-
-    Raises:
-        UserError: If the file can't be read or decoded.
+    network was trained on. If it is None, the image is read as a set by itself. Raises
+    UserError if the file can't be read or decoded.
     """
     try:
         data = regular_file.read_bytes(path, _MAX_FILE_BYTES)
@@ -112,10 +110,7 @@ def is_lossy(start: bytes) -> bool:
 
 
 def keeps_its_size(start: bytes, image_format: str) -> bool:
-    """Returns whether a conversion to a format is expected to store an image as it is.
-
-    `start` is as in `is_lossy`.
-    """
+    """Returns whether a conversion to a format is expected to keep an image's file."""
     if image_format == "jpeg":
         return start.startswith(jpeg_header.START)
     return (
@@ -141,10 +136,8 @@ def to_jpeg(
     rare kind of JPEG.
 
     With `apply_exif_orientation`, the image is rotated and flipped by its EXIF
-    orientation and re-encoded. The published recipes don't.
-
-    Raises:
-        UserError: If the image can't be decoded, has too many pixels, or is truncated.
+    orientation and re-encoded. The published recipes don't. Raises UserError if the
+    image can't be decoded, has too many pixels, or is truncated.
     """
     with _naming_failures(data, name, _FORMATS):
         header = None
@@ -176,10 +169,8 @@ def to_png(
     """Returns a losslessly compressed image as a PNG file without transparency.
 
     A PNG of at most 8 bits per channel without transparency is decoded as a check and
-    kept byte for byte. Anything else is re-encoded as an RGB PNG.
-
-    Raises:
-        UserError: If the image can't be decoded, has too many pixels, or is a JPEG.
+    kept byte for byte. Anything else is re-encoded as an RGB PNG. Raises UserError if
+    the image can't be decoded, has too many pixels, or is a JPEG.
     """
     with (
         _naming_failures(data, name, _LOSSLESS_FORMATS),

@@ -6,13 +6,15 @@ import itertools
 import os
 import pathlib
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from data_prep.records import class_mixing, layouts, manifest, tf_example
+from data_prep.records import layouts, manifest, tf_example
+from data_prep.records.class_mixing import ShardContent, write_split
 from data_prep.records.layouts import Layout
 from data_prep.records.tf_example import Features
 from resnet.base.errors import UserError, naming_failures
@@ -61,15 +63,10 @@ def make_if_missing(
     writable or is full, to `manifest.cache_folder`. In any other folder the function
     does nothing; `manifest.load` then reports the error.
 
-    Args:
-        data_dir: Folder of the set, as for `manifest.load`.
-        report: Function that is called with a message before and after the scan.
-        file_begins: Function that is called before each file is scanned, with the
-            number of the file, from 1, and that of all files.
-
-    Raises:
-        UserError: If the folder doesn't exist, the set is incomplete, or its records
-            can't be used.
+    `report` is called with a message before and after the scan, `file_begins` before
+    each file is scanned, with the number of the file, from 1, and that of all files.
+    Raises UserError if the folder doesn't exist, the set is incomplete, or its records
+    can't be used.
     """
     with naming_failures(f"reading the records in {data_dir}"):
         if manifest.find(data_dir) is not None:
@@ -131,11 +128,7 @@ def _scan(
 
 
 def _scan_file(layout: Layout, name: str) -> ScannedFile:
-    """Returns the offsets and labels of a file's records.
-
-    Raises:
-        UserError: If a record is corrupt or has no label or no JPEG or PNG image.
-    """
+    """Returns the offsets and labels of a file's records."""
     num_bytes = 0
     offsets: list[int] = []
     labels: list[int] = []
@@ -214,12 +207,6 @@ def _warnings(layout: Layout, scanned: dict[str, list[ScannedFile]]) -> Iterator
         if split in layout.num_records:
             continue  # The counts match those of dataset_info.json.
         counts = [file.num_records for file in files]
-        if num_empty := counts.count(0):
-            yield (
-                f"{num_empty:,} of the {len(files):,} files of split {split} are empty,"
-                " as the last ones are if there are fewer records than files; they are"
-                " left out"
-            )
         median = statistics.median(counts)
         small = [file for file in files if 2 * file.num_records < median]
         if small and not _are_equal_chunks(counts):
@@ -300,28 +287,18 @@ def _save_split(
     labels: range,
     index_dir: pathlib.Path,
 ) -> manifest.Split:
-    def count(file: ScannedFile) -> npt.NDArray[np.int64]:
-        return np.bincount(file.labels - labels.start, minlength=len(labels))
-
-    # Some files are empty if a split has more files than records.
-    files = [file for file in files if file.num_records]
-    # Counted twice: the counts of all files at once would need too much memory.
-    split_counts = np.zeros(len(labels), np.int64)
-    for file in files:
-        split_counts += count(file)
-    shards = tuple(
-        manifest.Shard(
+    contents = [
+        ShardContent(
             path=file.name,
-            num_records=file.num_records,
             num_bytes=file.num_bytes,
             sha256=None,
-            class_mixing=class_mixing.class_mixing(count(file), split_counts),
+            offsets=file.offsets.tolist(),
+            class_counts=list(Counter((file.labels - labels.start).tolist()).items()),
         )
         for file in files
-    )
-    offsets = np.concatenate([file.offsets for file in files])
-    path, sha256 = manifest.write_offsets(index_dir, name, offsets)
-    return manifest.Split(name, shards, tuple(split_counts.tolist()), path, sha256)
+        if file.num_records  # Some are empty if a split has more files than records.
+    ]
+    return write_split(index_dir, name, contents, len(labels))
 
 
 def _classes(

@@ -50,11 +50,7 @@ class JpegHeader:
 
 
 def parse(data: bytes) -> JpegHeader:
-    """Returns the header of a file that starts with `START`.
-
-    Raises:
-        ValueError: If the header is truncated or corrupt, so that no image follows.
-    """
+    """Returns the header of a file that starts with `START`, or raises ValueError."""
     frame = b""
     process = 0
     adobe_transform = None

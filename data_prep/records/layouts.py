@@ -43,8 +43,7 @@ class Layout:
 def find(root: pathlib.Path) -> Layout | None:
     """Returns the layout of the record set in a folder, or None if it is unknown.
 
-    Raises:
-        UserError: If the set has a known layout but is incomplete or unsupported.
+    Raises UserError if the set has a known layout but is incomplete or unsupported.
     """
     if (root / INFO_FILE).is_file() and (root / _FEATURES_FILE).is_file():
         return _tfds_layout(root)
@@ -65,11 +64,7 @@ def is_shard_name(name: str) -> bool:
 
 
 def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
-    """Returns the names of a split's record files in order; empty if there are none.
-
-    Raises:
-        UserError: If some files are missing, or there are files of several sets.
-    """
+    """Returns the names of a split's record files in order; empty if there are none."""
     matches = [match for n in os.listdir(folder) if (match := _SHARD_NAME.fullmatch(n))]
     names = {match[0] for match in matches if match[1] == split}
     totals = {match[3] for match in matches if match[1] == split}

@@ -108,10 +108,8 @@ class Manifest(RecordForm):
 def read_file(path: str | os.PathLike[str]) -> Manifest:
     """Returns the manifest in a file that `Manifest.to_json` wrote.
 
-    Raises:
-        json_file.MissingFile: If there is no file.
-        UserError: If the file can't be read, isn't a manifest, has another format
-            version or is inconsistent.
+    Raises `json_file.MissingFile` if there is no file, and UserError if it can't be
+    read, isn't a manifest, has another format version or is inconsistent.
     """
     fields = json_file.read(path, dict, _WHAT, _ADVICE)
     with json_file.naming(str(path), _WHAT, _ADVICE):
@@ -211,10 +209,7 @@ def shard_name(split: str, index: int, num_shards: int) -> str:
 
 
 def is_balanced(examples_per_rank: Iterable[float], mean: float) -> bool:
-    """Returns whether the examples are spread evenly enough for `--shard_by=file`.
-
-    There is one number of training examples per rank for each node.
-    """
+    """Returns whether `--shard_by=file` can use such examples per rank of each node."""
     limit = MAX_IMBALANCE * mean
     return all(abs(number - mean) <= limit for number in examples_per_rank)
 
@@ -233,8 +228,7 @@ class RecordSet:
 def write(manifest: Manifest, index_dir: str | os.PathLike[str]) -> None:
     """Writes the manifest file to the index folder of a set; must be called last.
 
-    Raises:
-        UserError: If the folder contains a manifest, which is never replaced.
+    Raises UserError if the folder contains a manifest, which is never replaced.
     """
     path = pathlib.Path(index_dir, FILE_NAME)
     if os.path.lexists(path):
@@ -250,10 +244,8 @@ def load(data_dir: str, split: str) -> RecordSet:
 
     `data_dir` is the root folder of the set or one of its split folders
     (`RECORDS/train`). For a set prepared by tensorflow_datasets, it is the version
-    folder or the folder above it.
-
-    Raises:
-        UserError: If the folder, the manifest or the split doesn't exist.
+    folder or the folder above it. Raises UserError if the folder, the manifest or the
+    split doesn't exist.
     """
     record_set = find(data_dir)
     if record_set is None:
@@ -274,8 +266,7 @@ def load(data_dir: str, split: str) -> RecordSet:
 def find(data_dir: str) -> RecordSet | None:
     """Returns the record set in `data_dir` (see `load`), or None without a manifest.
 
-    Raises:
-        UserError: If the folder doesn't exist, or it or its manifest can't be read.
+    Raises UserError if the folder doesn't exist, or it or its manifest can't be read.
     """
     folder = pathlib.Path(os.path.abspath(data_dir))
     with naming_failures(f"reading the record set in {data_dir}"):
@@ -304,8 +295,7 @@ def _set_at(records_dir: pathlib.Path) -> RecordSet | None:
 def only_version_folder(folder: pathlib.Path) -> pathlib.Path | None:
     """Returns the version folder (such as 5.1.0) in `folder`, or None without one.
 
-    Raises:
-        UserError: If there are several version folders.
+    Raises UserError if there are several.
     """
     versions = sorted(
         path
@@ -323,12 +313,10 @@ def only_version_folder(folder: pathlib.Path) -> pathlib.Path | None:
 def check_files(
     record_set: RecordSet, split_name: str, shard_indices: Sequence[int] | None = None
 ) -> None:
-    """Checks that a split's files exist and have the right sizes; reads no records.
+    """Raises UserError if a shard or the offsets file has another size than it should.
 
-    Only the shards of these indices are checked; None stands for all.
-
-    Raises:
-        UserError: If a shard or the offsets file differs from the manifest.
+    Only the shards of these indices are checked; None stands for all. No records are
+    read.
     """
     split = record_set.manifest.splits[split_name]
     indices = range(len(split.shards)) if shard_indices is None else shard_indices
@@ -382,10 +370,8 @@ def write_offsets(
 ) -> tuple[str, str]:
     """Writes a split's offsets file; returns its relative path and SHA-256.
 
-    `offsets` are the byte offsets of each record in its shard, `[num_examples]`.
-
-    Raises:
-        UserError: If there is a file of this name that doesn't contain offsets.
+    `offsets` are the byte offsets of each record in its shard, `[num_examples]`. Raises
+    UserError if there is a file of this name that doesn't contain offsets.
     """
     file = io.BytesIO()
     np.save(file, np.asarray(offsets, np.int64), allow_pickle=False)
@@ -417,10 +403,8 @@ def read_offsets(record_set: RecordSet, split: Split) -> npt.NDArray[np.int64]:
     """Returns the byte offset of each record in its shard, `[num_examples]`, int64.
 
     The records are in the order of the shards and, within a shard, in file order.
-
-    Raises:
-        UserError: If the offsets file can't be read or isn't that of the manifest, or a
-            shard can't have records at these offsets.
+    Raises UserError if the offsets file can't be read or isn't that of the manifest, or
+    a shard can't have records at these offsets.
     """
     path = record_set.index_dir / split.offsets_path
 
@@ -472,11 +456,7 @@ def cache_folder(data_dir: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def cache() -> pathlib.Path:
-    """Returns the cache folder of this project, which needn't exist.
-
-    It is `$RESNET_CPU_CACHE`, else `$XDG_CACHE_HOME/resnet-cpu`, else
-    `~/.cache/resnet-cpu`.
-    """
+    """Returns the cache folder of this project, which needn't exist."""
     # As in install/build_horovod.sh, an empty variable counts as unset.
     if named := os.environ.get("RESNET_CPU_CACHE"):
         return pathlib.Path(os.path.abspath(named))

@@ -24,13 +24,9 @@ _PIECE = 2**16  # Compressed bytes at a time, which become 2**26 at most.
 
 
 def check(data: bytes) -> None:
-    """Checks all chunks of a PNG file and the length of its decompressed rows.
+    """Raises ValueError if a chunk of a PNG file or its image data is damaged.
 
     What follows the end chunk is ignored, as is image data beyond the last row.
-
-    Raises:
-        ValueError: If a chunk is missing, repeated, unknown to all decoders or has a
-            wrong checksum, or if the image data is damaged or ends too early.
     """
     header = None
     image_data = []
@@ -70,10 +66,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _num_bytes(header: bytes) -> int:
-    """Returns the number of bytes of all decompressed rows of an image.
-
-    Each row of each pass begins with a byte that names its filter.
-    """
+    """Returns the size of all rows, each of which begins with its filter's number."""
     width, height, depth, color_type, _, _, interlace = _HEADER.unpack(header)
     if color_type not in _NUM_CHANNELS:
         raise ValueError(f"its color type is {color_type}, which PNG doesn't define")

@@ -128,10 +128,7 @@ def scan_file(
 
     `read` returns the value of a record's features, or raises a ValueError about them.
     The checksum of a record's length is verified but not that of its data, which
-    `verification` does.
-
-    Raises:
-        UserError: If a record can't be used, or the file can't be read.
+    `verification` does. Raises UserError if a record or the file can't be used.
     """
     content = memoryview(b"")
     try:
@@ -177,9 +174,8 @@ class RecordForm:
     def label_and_image(self, features: Features) -> tuple[int, bytes]:
         """Returns the class index and the encoded image of a record.
 
-        Raises:
-            ValueError: If one of them is missing, no class has the label, or the first
-                bytes of the image are not those of its format.
+        Raises ValueError if one of them is missing, no class has the label, or the
+        first bytes of the image are not those of its format.
         """
         label = integer_of(features, self.label_key)
         last_label = self.first_label + len(self.class_names) - 1

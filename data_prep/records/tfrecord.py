@@ -28,9 +28,7 @@ def frame_record(data: bytes) -> bytes:
 def read_at(path: str | os.PathLike[str], offset: int) -> memoryview:
     """Returns the data of the record at an offset of a file; checks both checksums.
 
-    Raises:
-        ValueError: If a checksum doesn't match or the record is truncated.
-        OSError: If the file can't be read.
+    Raises ValueError if one doesn't match or the record is truncated, and OSError.
     """
     with open(path, "rb") as file:
         file.seek(offset)
@@ -47,10 +45,8 @@ def read_record(
 ) -> memoryview:
     """Returns the data of the record at a byte offset; checks its length's checksum.
 
-    With `check_data`, it checks that of the data too.
-
-    Raises:
-        ValueError: If a checksum doesn't match or the record is truncated.
+    With `check_data`, it checks that of the data too. Raises ValueError if a checksum
+    doesn't match or the record is truncated.
     """
     view = memoryview(content)
     begin = offset + HEADER_BYTES
@@ -69,8 +65,7 @@ def read_record(
 def record_length(header: bytes | memoryview) -> int:
     """Returns the length of a record's data, by its first `HEADER_BYTES` bytes.
 
-    Raises:
-        ValueError: If the checksum doesn't match or the header is truncated.
+    Raises ValueError if its checksum doesn't match or the header is truncated.
     """
     if len(header) < HEADER_BYTES:
         raise ValueError(

@@ -64,14 +64,8 @@ def verify(
     the number of examples of each class; and, for a file without any other problem, the
     SHA-256 from the manifest.
 
-    Args:
-        num_processes: Number of worker processes, at least 1. Each process reads whole
-            shards and keeps one record in memory.
-        report_records: Function that is called with the number of records of each
-            shard when the shard has been read.
-
-    Raises:
-        UserError: If a worker process died.
+    Each worker process reads whole shards and keeps one record in memory.
+    `report_records` is called with the number of records of each shard that was read.
     """
     contents = record_set.manifest
     problems: list[Problem] = []
@@ -207,8 +201,7 @@ def _follow_lengths(file: BinaryIO) -> Iterator[int]:
 def _check_record(contents: Manifest, record: bytes) -> int:
     """Returns the class of a good record, the bytes up to the next one's offset.
 
-    Raises:
-        ValueError: If the record is corrupt or not as expected.
+    Raises ValueError if the record is corrupt or not as expected.
     """
     data = tfrecord.read_record(record, 0)
     num_bytes = HEADER_BYTES + len(data) + FOOTER_BYTES

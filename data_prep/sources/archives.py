@@ -37,11 +37,8 @@ def find(root: pathlib.Path) -> list[pathlib.Path]:
 def read(root: pathlib.Path) -> Source:
     """Returns the images of the archives that `find` finds; reads only the tar headers.
 
-    The images of a split are sorted by class and file name.
-
-    Raises:
-        UserError: If an archive is truncated or corrupt or has unexpected content.
-        OSError: If an archive can't be read.
+    The images of a split are sorted by class and file name. Raises UserError if an
+    archive is truncated or corrupt or has unexpected content.
     """
     splits = {}
     ignored: list[Entry] = []
@@ -145,11 +142,8 @@ def _members(file: BinaryIO, name: str, start: int, end: int) -> Iterator[Entry]
     """Yields the files in a tar archive, without folders, links and hidden files.
 
     The archive is from byte `start` to byte `end` of `file`. Its `name` is the path of
-    the members, which have no class.
-
-    Raises:
-        UserError: If a member extends past the end, a header is corrupt, or the
-            archive's end marker is missing.
+    the members, which have no class. Raises UserError if a member extends past the end,
+    a header is corrupt, or the archive's end marker is missing.
     """
     file.seek(start)
     if file.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE):

@@ -58,8 +58,7 @@ ARCHIVES = tuple(version.archive for version in _VERSIONS)
 def find(root: pathlib.Path) -> pathlib.Path | None:
     """Returns the folder or archive with CIFAR-10 in or at `root`, None without one.
 
-    If there are several, for example an archive and what was unpacked from it, it is
-    the first in the order: unpacked, archive; binary version, Python version.
+    Of several it is the first of: unpacked, archive; binary version, Python version.
     """
     folders = [
         path
@@ -75,11 +74,8 @@ def read(root: pathlib.Path) -> Source:
     """Returns the images of the CIFAR-10 that `find` finds, all in memory.
 
     They are in published order. Both versions give images of the same names,
-    "data_batch_1_00000.png" and so on, so their records are equal.
-
-    Raises:
-        UserError: If a file is missing, truncated or not as published.
-        OSError: If a file can't be read.
+    "data_batch_1_00000.png" and so on, so their records are equal. Raises UserError if
+    a file is missing, truncated or not as published.
     """
     path = find(root)
     if path is None:
@@ -213,10 +209,7 @@ def _not_as_published(path: pathlib.Path, filename: str, error: Exception) -> Us
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads pickles of containers, numbers, strings and arrays, and nothing else.
-
-    It never imports or calls what else a pickle names, so no pickle can run code.
-    """
+    """Reads pickles of containers, numbers, strings and arrays; runs no other code."""
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         """Returns the function or class of NumPy that a pickle names."""

@@ -50,10 +50,8 @@ def read(root: pathlib.Path) -> Source:
     """Returns the images of the folders that `find` finds, without opening them.
 
     The classes are the folders in `train` or, without `train`, the classes of the
-    validation images. The images are sorted by class and file name.
-
-    Raises:
-        UserError: If the content of the folders isn't as described above.
+    validation images. The images are sorted by class and file name. Raises UserError if
+    the content of the folders isn't as described above.
     """
     train = root / TRAIN_FOLDER
     validation_folders = [folder for folder in find(root) if folder != train]
@@ -141,10 +139,7 @@ def _list(
     entries: Iterable[tuple[str, pathlib.Path, str]],
     known: tuple[str, ...],
 ) -> ImageList:
-    """Returns images of which class, folder and name are given, sorted by class.
-
-    If the known classes are empty, they are those of the images.
-    """
+    """Returns images by class, folder and name; no known classes stand for theirs."""
     indices = {name: index for index, name in enumerate(known)}
     images = ImageList.of(
         known,
@@ -170,10 +165,6 @@ def _labels_of(
     The classes are those of the labels file or, without one, ImageNet's. A warning says
     that the labels file contradicts ImageNet's published labels, as it does if its
     lines are not in the order of the sorted file names.
-
-    Raises:
-        UserError: If there are no labels, or the labels of all of ImageNet's validation
-            images are contradicted.
     """
     published = [imagenet_labels.validation_synset(name) for name in filenames]
     labels = [synset for synset in published if synset is not None]

@@ -53,10 +53,9 @@ class SourceImage:
     def read(self) -> bytes:
         """Returns the encoded image; one that isn't encoded as PNG.
 
-        Raises:
-            UserError: If the file is too large for an image, the archive is truncated,
-                or the record is corrupt or lacks the feature `image_key`.
-            OSError: If the file can't be read.
+        Raises UserError if the file is too large for an image, the archive is
+        truncated, or the record is corrupt or lacks the feature, and OSError if the
+        file can't be read.
         """
         if self.pixels is not None:
             return _png(self.pixels)
@@ -210,45 +209,32 @@ class ImageList:
             keys[first : first + _CHUNK] = np.frombuffer(digests, ">u8").reshape(-1, 2)
         return np.lexsort((keys[:, 1], keys[:, 0]))
 
-    def estimate_bytes(self, image_format: str) -> tuple[int, int]:
-        """Returns estimates of the size of all images and of those stored as they are.
+    def estimate_kept_bytes(self, image_format: str) -> int:
+        """Returns an estimate of the size of those images that are stored as they are.
 
         The sizes in archives are exact, and their images count as JPEG. The sizes of
         image files are extrapolated from at most 1,000 of them, evenly spaced. Images
         in records count as re-encoded, since their format isn't known.
-
-        Raises:
-            OSError: If one of the files doesn't exist.
         """
         sizes = self.rows["num_bytes"]
         is_file = sizes == _WHOLE_FILE
-        num_bytes = int(sizes[~is_file].sum())
         num_kept = 0
         if self.image_key is None and image_format == "jpeg":
-            num_kept = num_bytes
+            num_kept = int(sizes[~is_file].sum())
         files = np.flatnonzero(is_file)
         num_sampled = min(len(files), _MAX_STATS)
-        sampled = files[np.arange(num_sampled) * len(files) // max(num_sampled, 1)]
-        sampled_bytes = sampled_kept = 0
-        for index in sampled.tolist():
-            with open(self[index].path, "rb", buffering=0) as file:
+        sampled_kept = 0
+        for index in (
+            np.arange(num_sampled) * len(files) // max(num_sampled, 1)
+        ).tolist():
+            with open(self[files[index]].path, "rb", buffering=0) as file:
                 start = file.read(image_encoding.START_BYTES)
-                size = os.fstat(file.fileno()).st_size
-            sampled_bytes += size
-            if image_encoding.keeps_its_size(start, image_format):
-                sampled_kept += size
-        if num_sampled:
-            num_bytes += sampled_bytes * len(files) // num_sampled
-            num_kept += sampled_kept * len(files) // num_sampled
-        return num_bytes, num_kept
+                if image_encoding.keeps_its_size(start, image_format):
+                    sampled_kept += os.fstat(file.fileno()).st_size
+        return num_kept + sampled_kept * len(files) // max(num_sampled, 1)
 
     def has_lossy_image(self) -> bool:
-        """Returns whether an image is lossily compressed; reads up to the first one.
-
-        Raises:
-            UserError: If an image's record is corrupt.
-            OSError: If an image can't be read.
-        """
+        """Returns whether an image is lossily compressed; reads up to the first one."""
         if self.pixels is not None:
             return False
         return any(image_encoding.is_lossy(image.read_start()) for image in self)
@@ -292,13 +278,7 @@ def missing_images(splits: dict[str, ImageList], expected: dict[str, int]) -> li
 
 
 def files_digest(images: Sequence[SourceImage]) -> str:
-    """Returns the SHA-256 of the sizes and modification times of the images' files.
-
-    If a file is replaced under the same name, the digest changes.
-
-    Raises:
-        OSError: If a file doesn't exist.
-    """
+    """Returns the SHA-256 of the sizes and modification times of the images' files."""
     states: dict[str, tuple[int, int]] = {}  # An archive holds many images.
     digest = hashlib.sha256()
     for image in images:

@@ -11,10 +11,8 @@ from resnet.base.errors import UserError
 def open_raw_data(raw_data_dir: str | os.PathLike[str]) -> Source:
     """Returns the images of a folder without reading them, except those of CIFAR-10.
 
-    Raises:
-        UserError: If it contains none or several kinds of sources, or if their content
-            is unexpected.
-        OSError: If a folder or an archive can't be read.
+    Raises UserError if it contains none or several kinds of sources, or if their
+    content is unexpected.
     """
     root = pathlib.Path(os.path.abspath(raw_data_dir))
     if not root.is_dir():

@@ -23,11 +23,8 @@ def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Sou
     The training split is `train`; the validation split is `validation` or else `test`.
     The file name of an image is its feature `file_name` or, without that feature, split
     and position, such as "validation-00000042". Without a data folder,
-    tensorflow_datasets takes its own default.
-
-    Raises:
-        UserError: If the data set doesn't exist, can't be downloaded or prepared, or
-            isn't one of images with one label each.
+    tensorflow_datasets takes its own default. Raises UserError if the data set doesn't
+    exist, can't be prepared, or isn't one of images with one label each.
     """
     builder = _prepare(tfds_name, tfds_data_dir)
     root = pathlib.Path(os.path.abspath(builder.data_path))

@@ -125,9 +125,8 @@ class Batches(Iterator[Batch]):
     def __next__(self) -> Batch:
         """Returns the next batch.
 
-        Raises:
-            UserError: If a record is corrupt and can't be replaced.
-            RuntimeError: If a record file can't be read now.
+        Raises UserError if a record is corrupt and can't be replaced, and RuntimeError
+        if a record file can't be read now.
         """
         while True:
             try:

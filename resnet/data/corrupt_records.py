@@ -85,10 +85,9 @@ class CorruptRecords:
         Returns whether there is one, so that a new graph can replace it. `num_read` is
         the number of examples that this rank has read so far.
 
-        Raises:
-            UserError: If a record is corrupt and the policy is "fail", if there are too
-                many corrupt records, or if there is no file that can be read.
-            RuntimeError: If a file can't be read now.
+        Raises UserError if a record is corrupt and the policy is "fail", if there are
+        too many corrupt records, or if there is no file that can be read; RuntimeError
+        if a file can't be read now.
         """
         descriptions = {}
         for example in sorted(set(examples.tolist()) - self._corrupt):
@@ -121,9 +120,7 @@ class CorruptRecords:
 def describe_corruption(records: RecordFiles, example: int) -> str | None:
     """Returns the fault of a record with its file and offset, or None if it is intact.
 
-    Raises:
-        UserError: If there is no file that can be read.
-        RuntimeError: If the file can't be read now.
+    Raises UserError without a file that can be read, RuntimeError if it can't be now.
     """
     path = records.paths[records.file_of_example[example]]
     offset = int(records.offset_of_example[example])

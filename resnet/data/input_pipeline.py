@@ -136,7 +136,8 @@ def to_read(
     """Returns a function from the number of a micro-batch to what to read for it."""
     shard, records = reading.shard, reading.shard.records
     order = of_run(reading.seed, records.num_examples)
-    locations = _Locations(records)
+    location_of = _locations(records)
+    number_of = tf.constant(records.number_of_example)
 
     @as_written
     def examples_of(micro_batch: tf.Tensor) -> ToRead:
@@ -150,11 +151,11 @@ def to_read(
         positions = first + tf.range(size, dtype=tf.int64)
         example, key = order(positions)
         example, mask = replacements.replace(example)
-        numbers = locations.numbers(example)
+        numbers = tf.gather(number_of, example)
         seeds = tf.stack([key, numbers], axis=1)
         epochs = positions // records.num_examples
         flips = example_order.alternating_flips(numbers, reading.seed, epochs)
-        return ToRead(example, mask, seeds, flips, *locations.of(example))
+        return ToRead(example, mask, seeds, flips, *location_of(example))
 
     return examples_of
 
@@ -235,7 +236,7 @@ def eval_batches(
     """
     first, end = shard.first_example, shard.end_example
     num_batches = -(-(end - first) // batch_size)
-    locations = _Locations(shard.records)
+    location_of = _locations(shard.records)
 
     @as_written
     def examples_of(batch: tf.Tensor) -> ToRead:
@@ -244,7 +245,7 @@ def eval_batches(
         mask = is_intact & (positions < end)
         seeds = tf.zeros([batch_size, 2], tf.int64)
         flips = tf.zeros([batch_size], tf.bool)
-        return ToRead(example, mask, seeds, flips, *locations.of(example))
+        return ToRead(example, mask, seeds, flips, *location_of(example))
 
     examples = tf.data.Dataset.range(start_batch, num_batches).map(examples_of)
     return _evaluated(
@@ -315,23 +316,17 @@ def _evaluated(
     )
 
 
-class _Locations:
-    """The locations of the examples, as tensors that functions of a dataset share."""
+def _locations(
+    records: RecordFiles,
+) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+    """Returns a function from examples to the paths and offsets of their records."""
+    paths, files = tf.constant(records.paths), tf.constant(records.file_of_example)
+    offsets = tf.constant(records.offset_of_example)
 
-    def __init__(self, records: RecordFiles) -> None:
-        self._paths = tf.constant(records.paths)
-        self._files = tf.constant(records.file_of_example)
-        self._offsets = tf.constant(records.offset_of_example)
-        self._numbers = tf.constant(records.number_of_example)
+    def of(example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.gather(paths, tf.gather(files, example)), tf.gather(offsets, example)
 
-    def of(self, example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the paths and offsets of examples, int64 of any shape."""
-        path = tf.gather(self._paths, tf.gather(self._files, example))
-        return path, tf.gather(self._offsets, example)
-
-    def numbers(self, example: tf.Tensor) -> tf.Tensor:
-        """Returns the indices of examples in the whole split, int64."""
-        return tf.gather(self._numbers, example)
+    return of
 
 
 def _load_example(

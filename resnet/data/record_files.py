@@ -44,11 +44,7 @@ class RecordFiles(RecordForm):
 
 
 def open_split(record_set: RecordSet, split_name: str) -> RecordFiles:
-    """Returns one split of a data set, whose record files are not opened.
-
-    Raises:
-        UserError: If the file with the offsets is corrupt.
-    """
+    """Returns one split of a data set, whose record files are not opened."""
     contents = record_set.manifest
     split = contents.splits[split_name]
     return RecordFiles(

@@ -21,11 +21,9 @@ def open_record_set(
     """Returns the data set in a folder, which must have this split.
 
     A set that another program wrote is indexed first: by rank 0 and, on a node that
-    doesn't see rank 0's file system, by one rank of that node.
-
-    Raises:
-        AgreedError: On all ranks, if the folder holds no such data set, or its name is
-            not valid UTF-8, which TensorFlow requires.
+    doesn't see rank 0's file system, by one rank of that node. Raises AgreedError on
+    all ranks if the folder holds no such data set, or its name is not valid UTF-8,
+    which TensorFlow requires.
     """
 
     def report(number: int, num_files: int) -> None:
@@ -61,11 +59,9 @@ def check_split(
     """Checks the record files and returns the indices of those that each rank reads.
 
     `shard_by` is "example" if each rank reads all record files ("shards"), "file" if it
-    reads those on its node.
-
-    Raises:
-        AgreedError: On all ranks, if a shard is missing or has an unexpected size, or
-            if `check_shards_of_nodes` refuses how the nodes hold the shards.
+    reads those on its node. Raises AgreedError on all ranks if a shard is missing or
+    has an unexpected size, or if `check_shards_of_nodes` refuses how the nodes hold
+    them.
     """
     shards = tuple(
         index
@@ -85,13 +81,10 @@ def check_split(
 def check_shards_of_nodes(
     split: Split, shards_of_ranks: Sequence[tuple[int, ...]]
 ) -> None:
-    """Checks that each shard is on one node and that the nodes are balanced.
+    """Raises UserError unless each shard is on one node and the nodes are balanced.
 
-    Ranks that see the same shards count as one node.
-
-    Raises:
-        UserError: If a shard is on no node or on several, or if the numbers of training
-            examples per rank differ too much.
+    Ranks that see the same shards count as one node. The numbers of training examples
+    per rank may differ by as much as `is_balanced` says.
     """
     ranks_of_nodes = Counter(shards_of_ranks)
     holders: dict[int, list[tuple[int, ...]]] = {}

@@ -9,6 +9,7 @@ import itertools
 import os
 import pathlib
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -300,14 +301,12 @@ def _write_tiny_set(
         split: `train` or `validation`.
     """
     (folder / split).mkdir()
-    num_classes = len(class_names)
-    split_counts = np.bincount(labels, minlength=num_classes)
-    shards = []
-    offsets: list[int] = []
+    contents = []
     bounds = [0, *itertools.accumulate(shard_sizes)]
     for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
         name = manifest.shard_name(split, number, len(shard_sizes))
         content = b""
+        offsets: list[int] = []
         for index in range(begin, end):
             offsets.append(len(content))
             with Image.open(io.BytesIO(images[index])) as image:
@@ -323,28 +322,18 @@ def _write_tiny_set(
                 )
             )
         (folder / split / name).write_bytes(content)
-        shard_counts = np.bincount(labels[begin:end], minlength=num_classes)
-        shards.append(
-            manifest.Shard(
+        contents.append(
+            class_mixing.ShardContent(
                 path=f"{split}/{name}",
-                num_records=end - begin,
                 num_bytes=len(content),
                 sha256=hashlib.sha256(content).hexdigest(),
-                class_mixing=class_mixing.class_mixing(shard_counts, split_counts),
+                offsets=offsets,
+                class_counts=list(Counter(labels[begin:end]).items()),
             )
         )
-    offsets_path, offsets_sha256 = manifest.write_offsets(
-        folder, split, np.array(offsets, np.int64)
-    )
+    written = class_mixing.write_split(folder, split, contents, len(class_names))
     record_set = manifest.find(str(folder))
     others = {} if record_set is None else record_set.manifest.splits
-    written = manifest.Split(
-        name=split,
-        shards=tuple(shards),
-        label_counts=tuple(split_counts.tolist()),
-        offsets_path=offsets_path,
-        offsets_sha256=offsets_sha256,
-    )
     (folder / manifest.FILE_NAME).unlink(missing_ok=True)
     manifest.write(
         manifest.Manifest(

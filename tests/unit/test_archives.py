@@ -94,7 +94,7 @@ def test_a_whole_archive_needs_no_warning(tmp_path, monkeypatch):
     source = archives.read(tmp_path)
     assert source.warnings == ()
     assert "incomplete" not in source.description
-    assert source.splits["validation"].estimate_bytes("jpeg") == (3, 3)
+    assert source.splits["validation"].estimate_kept_bytes("jpeg") == 3
 
 
 def test_hidden_files_are_passed_over_and_other_files_counted(tmp_path):

@@ -143,15 +143,15 @@ def test_the_order_is_a_permutation_whatever_the_listing_and_the_place(
 def test_the_size_is_known_in_archives_and_estimated_of_files(tmp_path, monkeypatch):
     monkeypatch.setattr("data_prep.sources.image_list._MAX_STATS", 10)
     for i in range(20):
-        (tmp_path / f"{i}").write_bytes(bytes(10 + i // 2 % 5))  # 12 on the average.
+        content = b"\xff\xd8\xff" + bytes(7 + i // 2 % 5)  # 12 on the average.
+        (tmp_path / f"{i}").write_bytes(content)
     entries = [Entry(str(tmp_path), f"{i}", 0) for i in range(20)]
     images = ImageList.of(("a",), [*entries, Entry("x.tar", "x", 0, 0, 1_000)])
     # The sample is every second file.
-    assert images.estimate_bytes("jpeg") == (1_000 + 20 * 12, 1_000)
-    for path in tmp_path.iterdir():
-        path.write_bytes(b"\xff\xd8\xff" + bytes(9))
-    assert images.estimate_bytes("jpeg") == (1_000 + 20 * 12,) * 2
-    assert images.estimate_bytes("png") == (1_000 + 20 * 12, 0)
+    assert images.estimate_kept_bytes("jpeg") == 1_000 + 20 * 12
+    assert images.estimate_kept_bytes("png") == 0
+    (tmp_path / "0").write_bytes(bytes(10))  # No JPEG.
+    assert images.estimate_kept_bytes("jpeg") == 1_000 + 20 * 12 - 2 * 10
 
 
 def test_the_fingerprint_tells_lists_apart():
