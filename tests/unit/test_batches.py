@@ -1,4 +1,3 @@
-import io
 import itertools
 import pathlib
 from collections.abc import Callable
@@ -6,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
 
 from data_prep.records import tf_example, tfrecord
 from resnet import native
@@ -20,6 +18,7 @@ from resnet.data.corrupt_records import CorruptRecords, Replacements
 from resnet.data.input_pipeline import Batch
 from resnet.data.record_files import RecordFiles
 from tests.unit.read_batches import assert_equal, evaluate, join, open_train, train
+from tests.unit.seen_images import jpeg, noise
 
 NUM_EXAMPLES = 13
 NUM_CLASSES = 4
@@ -44,11 +43,7 @@ def config(make_config) -> Config:
     )
 
 
-def jpeg() -> bytes:
-    file = io.BytesIO()
-    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3)).astype(np.uint8)
-    Image.fromarray(pixels).save(file, "JPEG")
-    return file.getvalue()
+JPEG = bytes(jpeg(noise(32, 32)).numpy())
 
 
 def record(image: bytes, label: int = 1) -> bytes:
@@ -57,16 +52,16 @@ def record(image: bytes, label: int = 1) -> bytes:
     )
 
 
-WHOLE = record(jpeg())
+WHOLE = record(JPEG)
 FLIPPED = WHOLE[:100] + bytes([WHOLE[100] ^ 1]) + WHOLE[101:]
 DAMAGES = {
     "flipped bit": FLIPPED,
     "cut record": WHOLE[:-5],
     "no example": tfrecord.frame_record(b"\xff" * 20),
-    "label too low": record(jpeg(), label=0),
-    "label too high": record(jpeg(), label=5),
+    "label too low": record(JPEG, label=0),
+    "label too high": record(JPEG, label=5),
     "no JPEG": record(b"nothing"),
-    "cut JPEG": record(jpeg()[:-400]),
+    "cut JPEG": record(JPEG[:-400]),
 }
 
 

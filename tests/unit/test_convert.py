@@ -304,32 +304,3 @@ def test_a_lock_on_a_file_that_was_just_removed_is_taken_again(tmp_path, monkeyp
 
     monkeypatch.setattr(fcntl, "flock", lock_late)
     assert_is_locked_once(tmp_path)
-
-
-def test_a_damaged_report_or_shard_is_made_again(raw, tmp_path):
-    whole = convert_all(make_plan(raw, tmp_path / "whole"))
-    expected = content(tmp_path / "whole")
-    plan = make_plan(raw, tmp_path / "set")
-    plan.root.mkdir()
-    output_folder.begin(plan)
-    convert.write_shards(plan, (), 1, lambda _: None)
-
-    paths = plan.paths
-    damaged = bytearray((plan.root / paths[0]).read_bytes())
-    damaged[50] ^= 1
-    (plan.root / paths[0]).write_bytes(damaged)
-    os.truncate(plan.root / paths[1], 10)
-    os.truncate(shards.report_path(plan.root, paths[2]), 10)
-    reported: list[int] = []
-    finished = convert.find_finished(plan, 1, reported.append)
-    assert finished == {paths[3]}
-    assert reported == [3]
-    with pytest.raises(
-        errors.UserError, match=r"00002-of-00003\.json is missing or corrupt"
-    ):
-        convert.finish(plan)
-
-    convert.write_shards(plan, finished, 1, reported.append)
-    assert sorted(reported) == [2, 2, 3, 3]
-    assert convert.finish(plan) == whole
-    assert content(plan.root) == expected

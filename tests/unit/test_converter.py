@@ -1,12 +1,8 @@
 """The converter from its flags on, in this process and without worker processes."""
 
-import types
-
 import pytest
 from PIL import Image
 
-from data_prep import worker_processes
-from data_prep.conversion import shards
 from data_prep.records import indexing, manifest
 from tests.converter_program import (
     content,
@@ -135,32 +131,6 @@ def test_a_second_start_takes_images_that_were_replaced_meanwhile(raw, bad, tmp_
     assert f"{num_finished} shards of the earlier run are written again" in done.stderr
     assert convert_here(raw, tmp_path / "other", *more).returncode == 0
     assert content(records) == content(tmp_path / "other")
-
-
-def test_the_rate_of_a_second_start_is_that_of_the_images_it_writes(
-    raw, bad, tmp_path, monkeypatch
-):
-    clock = types.SimpleNamespace(now=0.0)
-    clock.perf_counter = lambda: clock.now
-    monkeypatch.setattr(worker_processes, "time", clock)
-
-    def taking(seconds, function):
-        def take(job):
-            clock.now += seconds
-            return function(job)
-
-        return take
-
-    monkeypatch.setattr(shards, "check_shard", taking(1000, shards.check_shard))
-    monkeypatch.setattr(shards, "write_shard", taking(1, shards.write_shard))
-    more = ("--train_shards=9", "--validation_shards=2", "--num_processes=1")
-    assert convert_here(raw, tmp_path / "records", *more).returncode == 2
-    bad.write_bytes(encoded_image(11))
-    done = convert_here(raw, tmp_path / "records", *more)
-    assert "resuming: " in done.stderr
-    last = "100 %: 22 of 22 images, 2 images per second"
-    assert done.stderr.splitlines()[-1] == last
-    assert "\n2 images per second, 1 processes\n" in done.stdout
 
 
 def test_what_a_kill_at_the_very_end_left_is_removed(raw, tmp_path):

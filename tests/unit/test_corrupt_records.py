@@ -86,8 +86,6 @@ def test_corruption_is_described_with_file_and_byte(
 
 
 def test_whole_records_are_not_corrupt(records, put_record):
-    for number in range(NUM_EXAMPLES):
-        assert describe_corruption(records, number) is None
     assert describe_corruption(put_record(records, 3, WHOLE), 3) is None
     assert not CorruptRecords(records, "fail").detect(np.arange(NUM_EXAMPLES))
     pngs = put_record(records, 3, tfrecord.frame_record(example(encoded("PNG"))))

@@ -1,14 +1,12 @@
 """The cache of decoded images of the input pipeline."""
 
 import functools
-import io
 import pathlib
 import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
 
 from resnet.config.config import Config
 from resnet.data import input_pipeline
@@ -16,6 +14,7 @@ from resnet.data.corrupt_records import Replacements
 from resnet.data.input_pipeline import Batch, DecodedCache
 from tests.unit.changed_settings import changed
 from tests.unit.read_batches import assert_equal, open_train, reading
+from tests.unit.seen_images import jpeg, noise
 
 NUM_IMAGES = 9
 SIDE = 300  # 270,000 bytes: three images are less than a megabyte, four more.
@@ -24,13 +23,10 @@ SIDE = 300  # 270,000 bytes: three images are less than a megabyte, four more.
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, write_tiny_set) -> pathlib.Path:
     """A set of noisy images with halved colours, in two files; not to be changed."""
-    generator = np.random.default_rng(0)
-    originals = []
-    for _ in range(NUM_IMAGES):
-        pixels = generator.integers(0, 256, (SIDE, SIDE, 3)).astype(np.uint8)
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "JPEG")
-        originals.append(file.getvalue())
+    originals = [
+        bytes(jpeg(noise(SIDE, SIDE + i), subsampling=2).numpy())
+        for i in range(NUM_IMAGES)
+    ]
     labels = [number % 3 for number in range(NUM_IMAGES)]
     folder = tmp_path_factory.mktemp("noisy")
     write_tiny_set(folder, originals, labels, "abc", [5, 4])

@@ -66,14 +66,6 @@ def test_images_of_evaluation_have_them_too(crop):
     )
 
 
-def test_a_run_normalizes_its_images_by_its_settings(make_config):
-    config = dataclasses.replace(
-        make_config(), channel_mean=OTHER.mean, channel_stddev=OTHER.stddev
-    )
-    assert Normalization.of_run(config) == OTHER
-    assert Normalization.of_run(make_config()) == preprocessing.IMAGENET
-
-
 @pytest.mark.parametrize("name", ["resnet8", "alexnet_bn"])
 def test_pytorchs_weights_are_uniform_within_the_inverse_root_of_the_inputs(
     name, monkeypatch

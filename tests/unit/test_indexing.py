@@ -1,47 +1,71 @@
+"""Record sets that other programs wrote, in the layout of the TPU scripts."""
+
 import errno
+import functools
+import io
 import itertools
 import os
 import re
 
 import pytest
+from PIL import Image
 
-from data_prep.records import indexing, manifest
+from data_prep.records import indexing, manifest, tf_example, tfrecord
 from resnet.base import atomic_files
 from resnet.base.errors import UserError
-from tests.unit.tpu_records import SYNSETS, encoded_image, record, write_shards
 
 pytestmark = pytest.mark.usefixtures("index_cache")
 
-
+SYNSETS = ("n01440764", "n01443537", "n01484850")
 TRAIN_LABELS = ((1, 3, 2), (2, 2, 1, 3))
 VALIDATION_LABELS = ((3, 1),)
+SYNSET, LABEL, IMAGE = "image/class/synset", "image/class/label", "image/encoded"
 
 
-def write_tpu_set(root, in_folders, shift=0):
-    for split, shard_labels in (
-        ("train", TRAIN_LABELS),
-        ("validation", VALIDATION_LABELS),
-    ):
+def encoded_image(index, image_format="JPEG"):
+    file = io.BytesIO()
+    Image.new("RGB", (8, 4 + index), (index, 0, 0)).save(file, image_format)
+    return file.getvalue()
+
+
+def record(index, label, **changes):
+    """Returns a framed record as the TPU scripts write it."""
+    features = {
+        IMAGE: encoded_image(index),
+        LABEL: label,
+        SYNSET: SYNSETS[(label - 1) % 3].encode(),
+        "image/filename": f"{index}.JPEG".encode(),
+    }
+    kept = {k: v for k, v in (features | changes).items() if v is not None}
+    return tfrecord.frame_record(tf_example.encode_example(kept))
+
+
+def write_shards(folder, split, shards):
+    """Writes record files, each a list of framed records."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, records in enumerate(shards):
+        name = manifest.shard_name(split, index, len(shards))
+        (folder / name).write_bytes(b"".join(records))
+
+
+def write_tpu_set(root, in_folders=True, shift=0):
+    for split, labels in (("train", TRAIN_LABELS), ("validation", VALIDATION_LABELS)):
         numbers = itertools.count()
-        write_shards(
-            root / split if in_folders else root,
-            split,
+        shards = [
             [
-                [
-                    record(
-                        next(numbers),
-                        label + shift,
-                        **{"image/class/synset": SYNSETS[label - 1].encode()},
-                    )
-                    for label in labels
-                ]
-                for labels in shard_labels
-            ],
-        )
+                record(
+                    next(numbers),
+                    label + shift,
+                    **{SYNSET: SYNSETS[label - 1].encode()},
+                )
+                for label in labels_of_shard
+            ]
+            for labels_of_shard in labels
+        ]
+        write_shards(root / split if in_folders else root, split, shards)
 
 
-@pytest.mark.parametrize("in_folders", [True, False])
-@pytest.mark.parametrize("shift", [0, -1])
+@pytest.mark.parametrize(("in_folders", "shift"), [(True, 0), (False, -1)])
 def test_a_set_of_the_tpu_scripts_is_opened(
     tmp_path, in_folders, shift, forbid_scans, read_split
 ):
@@ -60,26 +84,21 @@ def test_a_set_of_the_tpu_scripts_is_opened(
     record_set = manifest.load(str(root), "train")
     assert record_set.records_dir == record_set.index_dir == root
     contents = record_set.manifest
-    assert contents.class_names == SYNSETS
-    assert contents.first_label == 1 + shift
+    assert (contents.class_names, contents.first_label) == (SYNSETS, 1 + shift)
+    assert (contents.image_key, contents.label_key) == (IMAGE, LABEL)
     assert contents.image_format == "jpeg"
-    assert (contents.image_key, contents.label_key) == (
-        "image/encoded",
-        "image/class/label",
-    )
+    train = contents.splits["train"]
     prefix = "train/" if in_folders else ""
-    assert [shard.path for shard in contents.splits["train"].shards] == [
-        f"{prefix}train-00000-of-00002",
-        f"{prefix}train-00001-of-00002",
-    ]
-    assert [shard.num_records for shard in contents.splits["train"].shards] == [3, 4]
-    assert [shard.sha256 for shard in contents.splits["train"].shards] == [None, None]
-    assert contents.splits["train"].label_counts == (2, 3, 2)
+    for index, (shard, num_records) in enumerate(
+        zip(train.shards, (3, 4), strict=True)
+    ):
+        assert shard.path == f"{prefix}train-0000{index}-of-00002"
+        assert (shard.num_records, shard.sha256) == (num_records, None)
+    assert train.label_counts == (2, 3, 2)
     assert contents.splits["validation"].label_counts == (1, 0, 1)
     # Of 3 records, 6/7, 9/7 and 6/7 were expected, and there is one of each.
     expected = ((1 / 7) ** 2 / (6 / 7) * 2 + (2 / 7) ** 2 / (9 / 7)) / 2
-    measure = contents.splits["train"].shards[0].class_mixing
-    assert measure == round(expected, 4)
+    assert train.shards[0].class_mixing == round(expected, 4)
     for split in ("train", "validation"):
         manifest.check_files(record_set, split)
     labels = [label - 1 for labels in TRAIN_LABELS for label in labels]
@@ -89,7 +108,7 @@ def test_a_set_of_the_tpu_scripts_is_opened(
 
 @pytest.mark.parametrize("data_dir", ["train", "validation"])
 def test_a_set_is_opened_by_the_folder_of_a_split_or_of_that_name(tmp_path, data_dir):
-    write_tpu_set(tmp_path / "records", in_folders=True)
+    write_tpu_set(tmp_path / "records")
     indexing.make_if_missing(str(tmp_path / "records" / data_dir))
     record_set = manifest.load(str(tmp_path / "records" / data_dir), "train")
     assert record_set.records_dir == tmp_path / "records"
@@ -110,10 +129,8 @@ def test_records_beside_a_finished_set_are_a_set_of_their_own(tmp_path, write_ti
     assert (tmp_path / "manifest.json").read_bytes() == before
     above = manifest.load(str(tmp_path), "train").manifest
     own = manifest.load(str(tmp_path / "validation"), "validation")
-    assert (above.class_names, own.manifest.class_names) == (
-        ("cat", "dog"),
-        SYNSETS[:1],
-    )
+    assert above.class_names == ("cat", "dog")
+    assert own.manifest.class_names == SYNSETS[:1]
     assert own.records_dir == tmp_path / "validation"
 
 
@@ -124,7 +141,7 @@ def test_records_beside_a_finished_set_are_a_set_of_their_own(tmp_path, write_ti
 def test_a_manifest_that_appears_during_the_scan_or_the_writing_is_kept(
     tmp_path, monkeypatch, module, name
 ):
-    write_tpu_set(tmp_path, in_folders=True)
+    write_tpu_set(tmp_path)
     function = getattr(module, name)
 
     def index_meanwhile(*arguments):
@@ -167,21 +184,28 @@ def test_anything_else_is_left_to_the_message_of_load(tmp_path):
         indexing.make_if_missing(str(tmp_path / "absent"))
 
 
-@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
 def test_the_index_of_a_folder_that_cannot_be_written_to_goes_to_the_cache(
-    tmp_path, index_cache, monkeypatch, forbid_scans, read_split, number
+    tmp_path, index_cache, monkeypatch, forbid_scans, read_split
 ):
     root = tmp_path / "records"
-    write_tpu_set(root, in_folders=True)
+    write_tpu_set(root)
     before = sorted(root.rglob("*"))
     write = atomic_files.atomic_write_bytes
 
-    def write_elsewhere(path, data):
-        if root in path.parents:  # The tests may run as root, who may write anywhere.
-            raise OSError(number, os.strerror(number), str(path))
+    # The tests may run as root, who may write anywhere.
+    def write_below(folder, path, data):
+        if not path.is_relative_to(folder):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         write(path, data)
 
-    monkeypatch.setattr(atomic_files, "atomic_write_bytes", write_elsewhere)
+    def write_only_below(folder):
+        function = functools.partial(write_below, folder)
+        monkeypatch.setattr(atomic_files, "atomic_write_bytes", function)
+
+    write_only_below(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"can't be written to .*No space left"):
+        indexing.make_if_missing(str(root))
+    write_only_below(index_cache)
     said = []
     indexing.make_if_missing(str(root), said.append)
     index_dir = manifest.cache_folder(root)
@@ -197,17 +221,6 @@ def test_the_index_of_a_folder_that_cannot_be_written_to_goes_to_the_cache(
         assert len(read_split(record_set, "train")) == 7
 
 
-def test_an_index_that_can_be_written_nowhere_is_a_users_mistake(tmp_path, monkeypatch):
-    write_tpu_set(tmp_path, in_folders=True)
-
-    def write_nothing(path, data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-    monkeypatch.setattr(atomic_files, "atomic_write_bytes", write_nothing)
-    with pytest.raises(UserError, match=r"can't be written to .*No space left"):
-        indexing.make_if_missing(str(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("shards", "removed", "message"),
     [
@@ -217,7 +230,6 @@ def test_an_index_that_can_be_written_nowhere_is_a_users_mistake(tmp_path, monke
             "6 record files .* 4 are missing: train-00001-of-00006, .*00004-of.*, ...",
         ),
         ([[], []], (), "split train of .* has no records"),
-        ([[], [record(0, 1)], [record(1, 1)]], (), "-00000-of-00003 must .* is empty"),
         ([[record(0, 1)], [], [record(1, 1)]], (), "-00001-of-00003 must .* is empty"),
         ([[record(0, 1)] * 3, [record(0, 1)] * 3, []], (), "00002-of-00003 .* empty"),
     ],
@@ -229,16 +241,6 @@ def test_an_incomplete_set_is_refused(tmp_path, shards, removed, message):
     with pytest.raises(UserError, match=message):
         indexing.make_if_missing(str(tmp_path))
     assert not (tmp_path / "manifest.json").exists()
-
-
-A_PNG = record(1, 1, **{"image/encoded": encoded_image(1, "PNG")})
-
-
-def test_two_sets_in_one_folder_are_refused(tmp_path):
-    write_shards(tmp_path, "train", [[record(0, 1)]])
-    write_shards(tmp_path, "train", [[record(0, 1)]] * 2)
-    with pytest.raises(UserError, match="sets with 00001 and 00002 files"):
-        indexing.make_if_missing(str(tmp_path))
 
 
 THREE = [record(0, 1), record(1, 2), record(2, 1)]
@@ -253,7 +255,7 @@ THREE = [record(0, 1), record(1, 2), record(2, 1)]
         ([THREE, THREE, THREE, THREE[:1]], []),
         ([THREE[:1], THREE[1:2], []], []),
         (
-            [[record(0, 1), record(1, 999, **{"image/class/synset": None})]],
+            [[record(0, 1), record(1, 999, **{SYNSET: None})]],
             ["997 of the 999 classes .* at byte .*-of-00001 has the largest label"],
         ),
     ],
@@ -272,10 +274,8 @@ def test_what_may_be_wrong_is_said(tmp_path, shards, warnings):
 
 
 def test_classes_without_a_name_are_called_by_their_number(tmp_path):
-    nameless = {"image/class/synset": None}
-    empty = {"image/class/synset": b""}
-    two = {"image/class/synset": b"2"}
-    records = [record(0, 5, **nameless), record(1, 1, **empty), record(2, 3, **two)]
+    names = (5, None), (1, b""), (3, b"2")
+    records = [record(0, label, **{SYNSET: name}) for label, name in names]
     write_shards(tmp_path, "train", [records])
     indexing.make_if_missing(str(tmp_path))
     contents = manifest.load(str(tmp_path), "train").manifest
@@ -284,63 +284,55 @@ def test_classes_without_a_name_are_called_by_their_number(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("shards", "message"),
+    ("records", "message"),
     [
         (
-            [[record(0, 1)], [record(1, 1, **{"image/class/synset": b"other"})]],
+            [record(1, 1, **{SYNSET: b"other"})],
             r"label 1 must .* same class name .*'other' in .*-00001-of-00002 and 'n01",
         ),
+        ([record(1, 4)], "must have one label; class 'n01440764' has the labels 1 and"),
+        ([record(1, -1)], r"must be from 1 to .* has the label -1$"),
         (
-            [[record(0, 1), record(1, 4)]],
-            "must have one label; class 'n01440764' has the labels 1 and 4",
-        ),
-        ([[record(0, 1), record(1, -1)]], r"must be from 1 to .* has the label -1$"),
-        (
-            [[record(0, 0), record(1, 2_000_000)]],
+            [record(1, 0), record(1, 2_000_000)],
             r"from 0 to 999,999; .* has the label 2,000,000",
         ),
+        ([record(1, 1, **{LABEL: None})], f"it has no feature {LABEL}"),
+        ([record(1, 1, **{IMAGE: 1})], f"feature {IMAGE} is not a string of bytes"),
         (
-            [[record(0, 1), record(1, 1, **{"image/class/label": None})]],
-            "it has no feature image/class/label",
-        ),
-        (
-            [[record(0, 1, **{"image/encoded": 1})]],
-            "feature image/encoded is not a string of bytes",
-        ),
-        ([[record(0, 1, **{"image/encoded": b"GIF8"})]], "it starts with b'GIF8'"),
-        (
-            [[record(0, 1), A_PNG]],
+            [record(1, 1, **{IMAGE: encoded_image(1, "PNG")})],
             "all JPEG or all PNG; the first JPEG is in the record at byte 0 of .*PNG",
         ),
         (
-            [[record(0, 1), record(1, 999_999, **{"image/class/synset": None})]],
+            [record(1, 999_999, **{SYNSET: None})],
             "there are 2 examples, and .* label 999,999",
         ),
-        ([[record(0, 1), b"x"]], "record at byte .* it is truncated: 1 of the 12"),
+        ([b"x"], "record at byte .* it is truncated: 1 of the 12"),
     ],
 )
-def test_records_that_cannot_be_used_are_refused(tmp_path, shards, message):
-    write_shards(tmp_path, "train", shards)
+def test_records_that_cannot_be_used_are_refused(tmp_path, records, message):
+    write_shards(tmp_path, "train", [[record(0, 1)], records])
     with pytest.raises(UserError, match=message):
         indexing.make_if_missing(str(tmp_path))
     assert not (tmp_path / "manifest.json").exists()
+    write_shards(tmp_path, "train", [[record(0, 1)]])
+    with pytest.raises(UserError, match="sets with 00001 and 00002 files"):
+        indexing.make_if_missing(str(tmp_path))
 
 
 def test_the_scan_reads_no_images(tmp_path):
-    content = bytearray(record(0, 1, **{"image/encoded": encoded_image(0) * 100}))
+    content = bytearray(record(0, 1, **{IMAGE: encoded_image(0) * 100}))
     content[2000] ^= 1  # In the image; its checksum would tell.
     write_shards(tmp_path, "train", [[bytes(content)]])
     indexing.make_if_missing(str(tmp_path))
     assert manifest.load(str(tmp_path), "train").manifest.class_names == SYNSETS[:1]
 
 
-def test_a_pipe_in_place_of_a_record_file_is_refused(tmp_path):
-    os.mkfifo(tmp_path / "train-00000-of-00001")
+def test_files_that_may_not_be_read_are_a_users_mistake(tmp_path, monkeypatch):
+    path = tmp_path / "train-00000-of-00001"
+    os.mkfifo(path)
     with pytest.raises(UserError, match="not a regular file"):
         indexing.make_if_missing(str(tmp_path))
 
-
-def test_a_folder_that_may_not_be_read_is_a_users_mistake(tmp_path, monkeypatch):
     def refuse(path):  # The tests may run as root, who may read anything.
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 

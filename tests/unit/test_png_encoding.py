@@ -13,10 +13,8 @@ from tests.unit.encoded_images import (
     decode,
     encode,
     noise,
-    plain,
     png,
     png_header,
-    png_of_16_bits,
     replace_byte,
 )
 
@@ -48,26 +46,6 @@ def test_a_png_is_kept_byte_for_byte_and_has_the_same_pixels_for_tensorflow(
     assert kept == image_encoding.EncodedImage(data, 16, 24, None)
     assert kept.data is data
     assert_tensorflow_decodes(data, np.asarray(image.convert("RGB")))
-
-
-@pytest.mark.parametrize("palette", [False, True])
-def test_a_transparent_png_shows_white(palette):
-    if palette:
-        image = plain("RGB", "red").quantize(2)
-        data = encode(image, "PNG", transparency=image.getpixel((0, 0)))
-    else:
-        data = encode(plain("RGBA", (255, 0, 0, 0)), "PNG")
-    encoded = image_encoding.to_png(data, "x.png")
-    assert encoded.converted_from == "PNG"
-    assert_tensorflow_decodes(encoded.data, np.full((16, 24, 3), 255))
-
-
-@pytest.mark.parametrize(("color_type", "num_channels"), [(0, 1), (2, 3)])
-def test_of_16_bits_the_upper_8_are_stored(color_type, num_channels):
-    data = png_of_16_bits(color_type, b"\x12\xff" * num_channels)
-    encoded = image_encoding.to_png(data, "x.png")
-    assert encoded.converted_from == "16-bit PNG"
-    assert_tensorflow_decodes(encoded.data, np.full((16, 24, 3), 0x12))
 
 
 def test_a_new_file_has_the_same_pixels_upright_and_no_metadata():

@@ -155,7 +155,6 @@ def test_a_record_without_one_image_and_one_label_is_an_error(
     "data",
     [
         b"\xff" * 20,
-        b"no example",
         field(1, b"\x0a\x05"),  # An entry of five bytes, of which none is there.
         field(1, field(1, field(1, IMAGE.encode()) + b"\x12\x7f")),
         example([(IMAGE, b"\x0a\x09"), (LABEL, ONE_LABEL)]),

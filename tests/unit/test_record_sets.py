@@ -126,7 +126,6 @@ def test_by_file_each_rank_reads_the_shards_on_its_node(record_set, monkeypatch)
 @pytest.mark.parametrize(
     ("shard_by", "shards", "words"),
     [
-        ("example", [0, 1, 2], "train/train-00001-of-00003 has "),
         ("file", [0, 1, 2], "train/train-00001-of-00003 has "),
         ("example", [0, 2], "train/train-00001-of-00003 can't be read (No such file"),
         ("file", [0, 2], "train/train-00000-of-00003 is on the nodes of ranks 0 and 2"),

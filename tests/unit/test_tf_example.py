@@ -22,12 +22,6 @@ def example_of(**lists) -> tf.train.Example:
     return example
 
 
-def test_a_small_example_has_the_bytes_worked_out_by_hand():
-    # Example.features > map entry > key "a", Feature.int64_list > packed [300].
-    by_hand = bytes.fromhex("0a0d 0a0b 0a0161 1206 1a04 0a02 ac02")
-    assert tf_example.encode_example({"a": 300}) == by_hand
-
-
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=6))
 def test_tensorflow_parses_what_was_encoded_and_order_changes_no_byte(features):
     encoded = tf_example.encode_example(features)

@@ -148,16 +148,6 @@ def test_images_without_names_are_called_by_their_places(data_dir):
         assert (encoded.height, encoded.width) == (6, 8)
 
 
-def test_what_is_prepared_is_only_read_the_second_time(data_dir):
-    first = tfds.prepare("named_images", data_dir)
-    folder = pathlib.Path(first.description["tfds_dir"])
-    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    second = tfds.prepare("named_images:1.2.3", data_dir)
-    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-    for split in first.splits:
-        assert first.splits[split].fingerprint() == second.splits[split].fingerprint()
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
