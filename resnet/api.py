@@ -19,7 +19,7 @@ import numpy as np
 from data_prep.records.manifest import RecordSet
 from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
-from resnet.config import networks, recipe_file
+from resnet.config import recipe_file
 from resnet.config.config import Config, load_config
 from resnet.config.networks import MODELS
 from resnet.config.recipes import imagenet
@@ -80,7 +80,7 @@ class Network:
         model: The Keras model, from normalized images `[batch, size, size, 3]` float32
             to logits.
         config: The settings, of which those of the network and of evaluation count.
-        step: The number of steps that the network was trained for; 0 for none.
+        step: The steps that the network was trained for.
         weights: What the weights are, such as "random".
         is_trained: Whether all weights are those of a training, also the classifier's.
     """
@@ -104,11 +104,8 @@ class Network:
         return Predictor(self.model, self.config)
 
     def __repr__(self) -> str:
-        config = self.config
-        return (
-            f"<{config.model}: {config.num_classes} classes, {config.image_size} px,"
-            f" weights {self.weights}>"
-        )
+        shape = f"{self.config.num_classes} classes, {self.config.image_size} px"
+        return f"<{self.config.model}: {shape}, weights {self.weights}>"
 
     @property
     def limits(self) -> tuple[str, ...]:
@@ -244,7 +241,7 @@ def _require_positive(name: str, value: int) -> None:
 
 def network_names() -> tuple[str, ...]:
     """Returns the names of the networks that `build` makes."""
-    return tuple(networks.MODELS)
+    return tuple(MODELS)
 
 
 def open_records(data_dir: str | os.PathLike[str]) -> Records:
@@ -303,10 +300,9 @@ def build(
     recipe: str = imagenet.TPU_90EP_24K.name,
     **settings: Any,
 ) -> Network:
-    """Returns a network by name.
+    """Returns a network by a name of `network_names()`.
 
     Args:
-        name: The name, one of `network_names()`.
         classes: The names of the classes, such as those of a `Records`, or how many.
         weights: What --initial_weights takes: a run's folder, a checkpoint, a file of
             weights such as torchvision's, or a TensorFlow checkpoint of the TPU recipe;
@@ -319,14 +315,12 @@ def build(
         UserError: If there is no such network, or the weights aren't its weights.
         TypeError: If there is no such setting.
     """
-    if name not in networks.MODELS:
-        raise UserError(
-            f"expected a network among {', '.join(networks.MODELS)}; got {name!r}"
-        )
+    if name not in MODELS:
+        raise UserError(f"expected a network among {', '.join(MODELS)}; got {name!r}")
     class_names = _class_names(classes)
     chosen = recipe_file.get(recipe)
     if chosen.model != name:
-        settings.setdefault("image_size", networks.MODELS[name].image_size)
+        settings.setdefault("image_size", MODELS[name].image_size)
     if weights is not None:
         settings["initial_weights"] = str(weights)
     config = resolve(

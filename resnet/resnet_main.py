@@ -127,9 +127,8 @@ def prepare(
 ) -> PreparedRun:
     """Joins the job, and settles what the ranks must agree on before they compute.
 
-    Raises:
-        AgreedError: On all ranks, if a setting, the data or an installation is wrong.
-        Preempted: On all ranks, if one of them was asked to stop.
+    All ranks raise AgreedError if a setting, the data or an installation is wrong, and
+    Preempted if one of them was asked to stop.
     """
     flags, settings = line.of(TrainFlags), line.of(JobSettings)
     startup.join_job(
@@ -209,11 +208,8 @@ def resolve_settings(
     """Returns the settings of the run, the splits that it reads, and rank 0's lock.
 
     Rank 0 creates and locks the model directory. If the directory holds a run, the
-    settings must be those of that run. All ranks get rank 0's measured settings.
-
-    Raises:
-        AgreedError: On all ranks, if a setting is wrong, or if the model directory
-            can't be used.
+    settings must be those of that run. All ranks get rank 0's measured settings, or
+    raise an AgreedError.
     """
     lock = None
     with communicator.collective_errors():
@@ -238,11 +234,7 @@ def write_settings(
     num_parts: int,
     communicator: Communicator,
 ) -> None:
-    """Writes `config.json` on rank 0, and logs how the run deviates from its recipe.
-
-    Raises:
-        AgreedError: On all ranks, if the model directory is not writable.
-    """
+    """Writes `config.json` on rank 0, and logs how the run deviates from its recipe."""
     with communicator.collective_errors():
         if communicator.rank == 0:
             try:

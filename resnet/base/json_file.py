@@ -68,11 +68,7 @@ def parse(
 ) -> _T:
     """Returns the object in a text, or in bytes of UTF-8, as `read` does for a file.
 
-    Args:
-        source: Where the text is from, such as "the answer of host-1".
-
-    Raises:
-        UserError: If the text holds something else.
+    `source` is where the text is from, such as "the answer of host-1".
     """
     with naming(source, what, advice):
         values = _loaded(text)
@@ -190,8 +186,7 @@ def converted(kind: Any, value: Any, where: str) -> Any:
 def _fields_of(kind: Any) -> tuple[dict[str, bool], dict[str, Any]]:
     """Returns whether each field of a dataclass is needed, and the fields' types."""
     needed = {
-        field.name: field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
+        field.name: field.default is field.default_factory is dataclasses.MISSING
         for field in dataclasses.fields(kind)
     }
     return needed, typing.get_type_hints(kind)

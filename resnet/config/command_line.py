@@ -56,11 +56,7 @@ class JobSettings:
     )
 
     def __post_init__(self) -> None:
-        """Refuses TPUs.
-
-        Raises:
-            UserError: If `use_tpu` is set.
-        """
+        """Refuses TPUs."""
         if self.use_tpu:
             raise UserError(
                 "--use_tpu must be False: this program trains and evaluates on CPUs."
@@ -110,25 +106,16 @@ class TrainFlags:
 
 FOLDERS = cli.Flags(Config, names=("data_dir", "model_dir"))
 # Flags without defaults: the recipe supplies the values of those that are not given.
+_KINDS = (TrainingSettings, ScheduleOverrides, PhaseSettings, CompressionSettings)
 OF_RECIPE = tuple(
     cli.Flags(kind, has_defaults=False, unset="recipe")
-    for kind in (
-        TrainingSettings,
-        ScheduleOverrides,
-        PhaseSettings,
-        CompressionSettings,
-        AsyncSettings,
-    )
+    for kind in (*_KINDS, AsyncSettings)
 )
 TRAINING: cli.Groups = (FOLDERS, TrainFlags, *OF_RECIPE, Config, JobSettings)
 
 
 def overrides(line: CommandLine) -> dict[str, Any]:
-    """Returns the settings that a command line overrides, by their names in `Config`.
-
-    Raises:
-        UserError: If --model and --resnet_depth name different networks.
-    """
+    """Returns the settings that a command line overrides, by their names."""
     values = line.overrides(*OVERRIDABLE)
     depth = line.values.get("resnet_depth")
     if depth is not None:
@@ -143,11 +130,7 @@ def overrides(line: CommandLine) -> dict[str, Any]:
 
 
 def check_folders(data_dir: str, model_dir: str) -> None:
-    """Refuses folders that are missing, or the same.
-
-    Raises:
-        UserError: With a sentence for the first problem.
-    """
+    """Refuses folders that are missing, or the same."""
     for name, folder in (("data_dir", data_dir), ("model_dir", model_dir)):
         if not folder:
             raise UserError(f"--{name} is required and must name a folder.")

@@ -18,16 +18,8 @@ from resnet.base.settings import (
 )
 from resnet.config import topics
 
-# What is compressed as one vector: nothing, each variable's gradient, or all of them.
-GRANULARITIES = ("none", "layerwise", "entiremodel")
-EXCHANGES = ("auto", "allgather", "sliced")
-VALUE_DTYPES = ("float32", "bfloat16")
-QSGD_NORMS = ("l2", "max")
-MOST_QSTATES = 2**23  # With their signs they have 24 bits.
 BUCKET_VALUES = 1 << 20  # Values whose messages travel together: 4 MB of gradients.
 HEADER_BYTES = 8  # Of each message (`resnet.exchange.codecs.messages`).
-# The source sums the loss over a batch of 512; here it is the mean.
-_THRESHOLD = 0.001 / 512
 _ASSUMED_RATIO = 0.01  # Of the values kept by a threshold, unknown before the run.
 _TIMED_VALUES = 25_557_032  # The parameters of ResNet-50, whose codecs were timed.
 
@@ -219,10 +211,9 @@ class CompressionSettings:
 
     compress: str = setting(
         "none",
-        "Whether the ranks compress the gradients that they exchange, one of {names}:"
-        " not at all, each variable's gradient by itself, or all gradients as one"
-        " vector.",
-        names=GRANULARITIES,
+        "Whether the ranks compress gradients, one of {names}: not at all, each"
+        " variable's by itself, or all as one vector.",
+        names=("none", "layerwise", "entiremodel"),
         short_flag="c",
         common=True,
     )
@@ -240,41 +231,36 @@ class CompressionSettings:
         common=True,
     )
     threshold: float = setting(
-        _THRESHOLD,
-        "The smallest magnitude of a gradient, that of the mean loss, which thresholdv"
-        " keeps.",
+        0.001 / 512,  # The source sums the loss over a batch of 512.
+        "The smallest magnitude of a mean loss's gradient that thresholdv keeps.",
         bounds=AT_LEAST_ZERO,
         short_flag="V",
     )
     qstates: int = setting(
         255,
         "The number of levels above zero to which qsgd rounds magnitudes.",
-        bounds=(1, MOST_QSTATES),
+        bounds=(1, 2**23),
         short_flag="Q",
         common=True,
     )
     qsgd_bucket: int = setting(
         0,
-        "The number of successive values that share a norm in qsgd; 0 is one norm for"
-        " the whole vector.",
+        "The successive values that share a norm in qsgd; 0 is one for all.",
         bounds=(0, 2**31 - 1),
     )
     qsgd_norm: str = setting(
         "l2",
-        "The norm of qsgd, one of {names}: the Euclidean norm, or the largest"
-        " magnitude.",
-        names=QSGD_NORMS,
+        "The norm of qsgd, one of {names}: Euclidean, or the largest magnitude.",
+        names=("l2", "max"),
     )
     kept_values: str = setting(
         "float32",
-        "The type in which topk, thresholdv, adaptivethreshold and dgc send the values"
-        " that they keep, one of {names}.",
-        names=VALUE_DTYPES,
+        "The type of the values that topk, dgc and thresholds send, one of {names}.",
+        names=("float32", "bfloat16"),
     )
     dense_below: int = setting(
         0,
-        "The gradients of variables with fewer values than this are sent uncompressed;"
-        " 0 compresses all.",
+        "Variables with fewer values are sent uncompressed; 0 compresses all.",
         bounds=COUNT_OR_ZERO,
     )
     powersgd_rank: int = setting(
@@ -289,11 +275,10 @@ class CompressionSettings:
     )
     exchange: str = changeable_setting(
         "auto",
-        "How compressed gradients reach all ranks, one of {names}: by an all-gather of"
-        " all messages, by a scatter-reduce of slices and an all-gather (sliced), or by"
-        " the one that is predicted to be faster on this network. randomk and powersgd"
-        " use an all-reduce instead.",
-        names=EXCHANGES,
+        "How compressed gradients reach all ranks, one of {names}: by an all-gather,"
+        " by slices (scatter-reduce and all-gather), or by what is predicted to be"
+        " faster here. randomk and powersgd use an all-reduce.",
+        names=("auto", "allgather", "sliced"),
     )
     error_feedback: bool = setting(
         False,
@@ -356,14 +341,3 @@ def most_bytes(settings: CompressionSettings, shape: Sequence[int]) -> int:
         return dense_bytes(math.prod(shape))
     largest = dataclasses.replace(settings, ratio=settings.largest_ratio)
     return num_bytes(largest, shape)
-
-
-def problems_of_feedback(settings: CompressionSettings) -> list[str]:
-    """Returns a sentence if residuals may grow without bounds; else nothing."""
-    if reason := METHODS[settings.method].why_unbounded(settings):
-        return [
-            "--error_feedback needs a method whose error is smaller than the gradient,"
-            f" or what is left out grows without bounds: {reason}. Leave it out, or"
-            " choose another method."
-        ]
-    return []

@@ -48,8 +48,7 @@ class Config(TrainingSettings):
     phases: tuple[Phase, ...]
     accumulation_steps: int = setting(
         1,
-        "The number of micro-batches per rank and step that gradients are accumulated"
-        " over.",
+        "The micro-batches per rank and step that gradients are accumulated over.",
         bounds=COUNT,
         topic=topics.RATES,
     )
@@ -62,16 +61,15 @@ class Config(TrainingSettings):
     num_ps: int = changeable_setting(
         1,
         "With --sync_mode=async, the number N of parameter servers: ranks 1 to N."
-        " Rank 0 coordinates, and the other ranks are workers.",
+        " Rank 0 coordinates, and the others are workers.",
         bounds=COUNT,
         topic=topics.ASYNC,
         common=True,
     )
     shard_by: str = setting(
         "example",
-        "How the data set is divided among ranks, one of {names}: by example, where a"
-        " rank reads from all record files, or by file, where it reads only those on"
-        " its node.",
+        "How the data set is divided among ranks, one of {names}: from all record"
+        " files, or only from those on a rank's node.",
         names=("example", "file"),
         topic=topics.DATA,
     )
@@ -83,17 +81,15 @@ class Config(TrainingSettings):
     )
     initial_weights: str = setting(
         "",
-        "What to initialize the weights from: a run's folder, one of its checkpoints, a"
-        " file of weights (.safetensors, .npz, .pt or .pth), or a TensorFlow checkpoint"
-        " of the TPU recipe.",
+        "What to initialize the weights from: a run's folder, a checkpoint, a file"
+        " (.safetensors, .npz, .pt or .pth), or a checkpoint of the TPU recipe.",
         topic=topics.CHECKPOINTS,
         common=True,
         unset="random",
     )
     data_dir: str = changeable_setting(
         "",
-        "The folder of a converted data set, or of one that TensorFlow Datasets or the"
-        " TPU scripts wrote.",
+        "The folder of a data set, also of TensorFlow Datasets or the TPU scripts.",
         topic=topics.DATA,
         common=True,
         unset="required",
@@ -107,9 +103,8 @@ class Config(TrainingSettings):
     )
     mode: str = changeable_setting(
         "train_and_eval",
-        "What the run does, one of {names}: only trains, or also evaluates; or eval,"
-        " which evaluates the checkpoints of the run in --model_dir as they are saved,"
-        " with the settings of that run.",
+        "What the run does, one of {names}: only trains, also evaluates, or evaluates"
+        " the checkpoints of the run in --model_dir as they are saved.",
         names=("train", "train_and_eval", "eval"),
         common=True,
     )
@@ -120,31 +115,29 @@ class Config(TrainingSettings):
     )
     eval_every: str = changeable_setting(
         "",
-        "How often to evaluate, such as 500steps or 4epochs; unset, only after the last"
-        " step.",
+        "How often to evaluate, such as 500steps or 4epochs; unset, at the end.",
         interval_units=intervals.UNITS_OF_STEPS,
         common=True,
         unset="at the end",
     )
     stop_after_steps: int = changeable_setting(
         0,
-        "The number of steps, counted from the first one of the run, after which it"
-        " saves and exits, as for a trial; the schedules stay those of the whole run. 0"
-        " trains to the end. Without the flag, the same command resumes.",
+        "The steps after which the run saves and exits, as for a trial; the schedules"
+        " stay those of the whole run. 0 trains to the end. Without the flag, the"
+        " same command resumes.",
         bounds=COUNT_OR_ZERO,
         topic=topics.CHECKPOINTS,
     )
     stop_at_top1: float = changeable_setting(
         0.0,
-        "The validation top-1 accuracy, from 0 to 1, at which the run stops; 0 turns"
-        " early stopping off.",
+        "The validation top-1, from 0 to 1, at which the run stops; 0 turns it off.",
         bounds=(0, 1),
     )
     recalibration_batches: int = changeable_setting(
         0,
-        "The number of training batches, each as large as a rank's in training, from"
-        " which batch normalization's statistics are computed again before an"
-        " evaluation (PreciseBN); 0 keeps the statistics of the training.",
+        "The training batches of a rank from which batch normalization's statistics"
+        " are computed again before an evaluation (PreciseBN); 0 keeps those of the"
+        " training.",
         bounds=COUNT_OR_ZERO,
     )
     log_step_count_steps: int = changeable_setting(
@@ -159,15 +152,14 @@ class Config(TrainingSettings):
     )
     keep_checkpoints: int = changeable_setting(
         5,
-        "The number of newest checkpoints that are kept, in addition to the best one"
-        " and those at the ends of phases.",
+        "The newest checkpoints to keep, beside the best and the ends of phases.",
         bounds=COUNT,
         topic=topics.CHECKPOINTS,
     )
     report_every: str = changeable_setting(
         "",
-        "How often to write report.html, a page about the run, in the folder of the"
-        " run, such as 10minutes or 1epoch; unset, never.",
+        "How often to write report.html, a page about the run, in its folder, such as"
+        " 10minutes or 1epoch; unset, never.",
         interval_units=intervals.UNITS,
         common=True,
         unset="never",
@@ -175,7 +167,7 @@ class Config(TrainingSettings):
     precision: str = setting(
         "float32",
         "The precision of computation, one of {names}: bf16 is bfloat16 with float32"
-        " weights, and auto the one that is measured to be faster on this machine.",
+        " weights, auto what is measured to be faster here.",
         names=("float32", "bf16", "auto"),
         synonyms=(("bfloat16", "bf16"),),
         topic=topics.MACHINE,
@@ -196,22 +188,20 @@ class Config(TrainingSettings):
     )
     record_log: str = changeable_setting(
         "",
-        "The folder for a log of the records that each rank reads; unset, there is no"
-        " log.",
+        "The folder for a log of the records that each rank reads.",
         topic=topics.DATA,
         unset="none",
     )
     export_dir: str = changeable_setting(
         "",
         "The folder for a SavedModel of the network when the training ends, in a new"
-        " subfolder named by the time in seconds; unset, there is none.",
+        " subfolder named by the time in seconds.",
         topic=topics.CHECKPOINTS,
         unset="none",
     )
     decoded_cache_mb: int = setting(
         0,
-        "The memory per rank for a cache of decoded images, in megabytes of 10**6"
-        " bytes; 0 turns the cache off.",
+        "The megabytes (10**6) per rank for a cache of decoded images; 0 for none.",
         bounds=COUNT_OR_ZERO,
         decisive_part=bool,
         topic=topics.DATA,
@@ -248,10 +238,8 @@ class Config(TrainingSettings):
     def ema_decay_at(self, step: int) -> float:
         """Returns the decay of the moving average of the weights in one step.
 
-        It is lower in the first steps of a run, so that the average soon forgets the
-        initial weights: min(decay, (1 + n) / (10 + n)) after n steps.
-
-        Source: TensorFlow 1's ExponentialMovingAverage with num_updates.
+        It is lower in the first steps, n, so that the average soon forgets the initial
+        weights. Source: TensorFlow 1's ExponentialMovingAverage with num_updates.
         """
         done = step - phases.first_step(self.phases, self.first_phase)
         return min(self.ema_decay, (1 + done) / (10 + done))
@@ -271,11 +259,7 @@ def save_config(config: Config) -> None:
 
 
 def load_config(model_dir: str) -> Config:
-    """Returns the settings of the run in a folder.
-
-    Raises:
-        UserError: If there is no `config.json`, or `save_config` didn't write it.
-    """
+    """Returns the settings of the run in a folder; without any it is a UserError."""
     return json_file.read(
         Path(model_dir) / CONFIG_FILE,
         Config,
@@ -302,11 +286,7 @@ def _decisive(name: str, value: Any) -> Any:
 
 
 def refuse_other(old: Config, new: Config) -> None:
-    """Refuses to resume a run with settings that would give another result.
-
-    Raises:
-        UserError: Naming the settings that differ.
-    """
+    """Refuses to resume a run with settings that would give another result."""
     if different := differences(old, new):
         raise UserError(
             f"{new.model_dir} holds a run with other settings"

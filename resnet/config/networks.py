@@ -112,13 +112,9 @@ MODELS = {
     "resnet200d": _resnet(200, 62_644_064, 32_990_720, is_d=True),
     "inception_bn": ModelRow("inception", 10_270_240, 1_025, 3_736_544),
 }
-RESNET_VARIANTS = ("tpu", "torchvision")  # The programs that have these details.
 ACTIVATIONS = ("relu", "silu", "mish")
-# Which strided layers blur their inputs: none, convolutions, or the max pooling, too.
-BLUR_POOLS = ("none", "convolutions", "all")
-# The distributions of the initial weights; uniform_x is uniform from -x to x.
+# Initial weights are uniform from -x to x.
 UNIFORM_LIMITS = {"uniform_0.01": 0.01, "uniform_0.07": 0.07}
-INITIALIZATIONS = ("variance_scaling", "pytorch", "dirac", *UNIFORM_LIMITS)
 # The dtype that a network computes in, by the name of the precision.
 COMPUTE_DTYPES = {"float32": "float32", "bf16": "bfloat16"}
 

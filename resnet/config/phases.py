@@ -28,13 +28,9 @@ AUGMENTATIONS = (
     "pad_crop_flip",
     "none",
 )
-FLIPS = ("random", "alternating")
 # The smallest fraction of an image's area that a random resized crop takes, even if
 # `min_crop_area` is smaller: `min_object_covered` of the TPU code.
 MIN_OBJECT_COVERED = 0.1
-LOSSES = ("cross_entropy", "binary_cross_entropy")
-# What becomes of the velocities of the ranks when their weights are averaged.
-LOCAL_VELOCITIES = ("keep", "average", "reset")
 # The numbers of a phase that are told and drawn beside the learning rate.
 DRAWN = ("weight_decay", "momentum")
 
@@ -62,25 +58,23 @@ class PhaseSettings:
     )
     weight_decay: float = setting(
         5e-5,
-        "The weight decay coefficient: L2, or with --optimizer=sgdw or adamw decoupled."
-        " Batch normalization's parameters don't decay, unless the recipe has"
-        " decay_batch_norm; with LARS, neither do biases, and with Muon, neither do"
-        " convolutions.",
+        "The weight decay: L2, or with --optimizer=sgdw or adamw decoupled. Batch"
+        " normalization's parameters don't decay, unless the recipe has"
+        " decay_batch_norm; nor do biases with LARS, and convolutions with Muon.",
         bounds=AT_LEAST_ZERO,
         topic=topics.RATES,
         common=True,
     )
     loss: str = setting(
         "cross_entropy",
-        "The loss, one of {names}: softmax cross-entropy, or binary cross-entropy"
-        " summed over the classes, with which the last layer's biases begin at"
-        " -log(classes).",
-        names=LOSSES,
+        "The loss, one of {names}: of a softmax, or summed over the classes, with"
+        " which the last layer's biases begin at -log(classes).",
+        names=("cross_entropy", "binary_cross_entropy"),
     )
     target_threshold: float = recipe_setting(
         0.0,
-        "With binary_cross_entropy, the fraction above which a label that is smoothed"
-        " or mixed counts as 1, and otherwise as 0; 0 leaves the fractions.",
+        "With binary_cross_entropy, the fraction above which a smoothed or mixed"
+        " label counts as 1, and else as 0; 0 leaves the fractions.",
         bounds=FRACTION,
     )
     label_smoothing: float = setting(
@@ -96,15 +90,13 @@ class PhaseSettings:
     )
     flips: str = recipe_setting(
         "random",
-        "The horizontal flips of augmentations that flip, one of {names}: random ones"
-        " with probability 1/2, or alternating ones, of each image in every other"
-        " epoch.",
-        names=FLIPS,
+        "The flips of augmentations that flip, one of {names}: with probability 1/2,"
+        " or of each image in every other epoch.",
+        names=("random", "alternating"),
     )
     shift_fraction: float = recipe_setting(
         0.125,
-        "The largest shift of an augmentation that pads and crops, as a fraction of the"
-        " side of the images.",
+        "The largest shift of padding crops, as a fraction of the images' side.",
         bounds=(0, 0.5),
     )
     augmentation: str = setting(
@@ -122,8 +114,7 @@ class PhaseSettings:
     )
     random_augment: float = setting(
         0.0,
-        "The magnitude of RandAugment's operations, from 0 to 10; 0 turns RandAugment"
-        " off.",
+        "The magnitude of RandAugment's operations, from 0 to 10; 0 turns it off.",
         bounds=(0, 10),
     )
     mixup: float = setting(
@@ -139,25 +130,25 @@ class PhaseSettings:
     layer_rates: str = setting(
         "",
         "Multipliers of the learning rate as prefix:factor pairs, such as"
-        " stem:0,stage1:0.1,classifier:10; a prefix is the beginning of layers' names,"
-        " or with a slash a kind of variable, as in /beta:64. 0 freezes weights.",
+        " stem:0,stage1:0.1,classifier:10; a prefix begins layers' names, or with a"
+        " slash is a kind of variable, as in /beta:64. 0 freezes weights.",
         topic=topics.RATES,
     )
     layer_rates_scale_decay: bool = recipe_setting(
         True,
-        "Whether the factors of layer_rates also multiply the part of the weight decay"
-        " in an update; without, all layers decay equally fast.",
+        "Whether the factors of layer_rates also multiply the weight decay in an"
+        " update; without, all layers decay equally fast.",
     )
     freeze_batch_norm: bool = setting(
         False,
-        "Whether batch normalization uses its moving statistics in training as in"
-        " evaluation, and doesn't update them; Lookahead still moves them.",
+        "Whether batch normalization uses its moving statistics in training too, and"
+        " doesn't update them; Lookahead still moves them.",
         topic=topics.RATES,
     )
     sync_every: int = setting(
         1,
-        "The number of steps that each rank trains by itself before the ranks average"
-        " their weights (local SGD); with 1 they average their gradients in each step.",
+        "The steps that each rank trains by itself before the ranks average their"
+        " weights (local SGD); with 1 they average their gradients in each step.",
         bounds=COUNT,
         topic=topics.LOCAL_SGD,
         common=True,
@@ -165,22 +156,20 @@ class PhaseSettings:
     qsr_coefficient: float = setting(
         0.0,
         "The coefficient c of the quadratic synchronization rule (QSR), by which the"
-        " ranks average their weights after max(sync_every, floor((c / rate)^2)) steps,"
-        " a number that grows as the learning rate falls; 0 turns the rule off.",
+        " ranks average their weights after max(sync_every, floor((c / rate)^2))"
+        " steps; 0 turns it off.",
         bounds=AT_LEAST_ZERO,
         topic=topics.LOCAL_SGD,
     )
     local_velocities: str = setting(
         "keep",
-        "What becomes of the ranks' own velocities when their weights are averaged, one"
-        " of {names}.",
-        names=LOCAL_VELOCITIES,
+        "What becomes of the ranks' velocities at an average, one of {names}.",
+        names=("keep", "average", "reset"),
         topic=topics.LOCAL_SGD,
     )
     outer_momentum: float = setting(
         0.0,
-        "The coefficient of a momentum over the averages of the weights (SlowMo); 0"
-        " turns it off.",
+        "The momentum over the averages of the weights (SlowMo); 0 turns it off.",
         bounds=FRACTION,
         topic=topics.LOCAL_SGD,
     )

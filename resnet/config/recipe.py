@@ -16,13 +16,7 @@ from resnet.base.settings import (
 )
 from resnet.config import topics
 from resnet.config.compression import CompressionSettings
-from resnet.config.networks import (
-    ACTIVATIONS,
-    BLUR_POOLS,
-    INITIALIZATIONS,
-    MODELS,
-    RESNET_VARIANTS,
-)
+from resnet.config.networks import ACTIVATIONS, MODELS, UNIFORM_LIMITS
 from resnet.config.optimizers import OPTIMIZERS
 from resnet.config.phases import LARGEST_IMAGE, SMALLEST_IMAGE, PhaseSettings
 
@@ -30,7 +24,6 @@ EVAL_CROPS = ("crop_then_resize", "resize_then_crop")
 # The mean and standard deviation of ImageNet's channels, on a scale of 0 to 1.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STDDEV = (0.229, 0.224, 0.225)
-SCALINGS = ("linear", "root", "none")
 NO_BOUND = -1  # Of the staleness.
 # The settings that only networks with `has_parts` can have.
 PARTS = ("activation", "se_ratio", "blur_pool")
@@ -72,22 +65,22 @@ class AsyncSettings:
     sync_mode: str = setting(
         "bsp",
         "The mode of synchronization, one of {names}: with bsp (bulk synchronous"
-        " parallel) each update is by the mean gradient of all ranks, with async each"
-        " worker updates the weights on parameter servers by itself.",
+        " parallel) each update is by the mean gradient of all ranks, with async"
+        " workers update the weights on parameter servers by themselves.",
         names=("bsp", "async"),
         common=True,
     )
     max_staleness: int = setting(
         NO_BOUND,
-        "With --sync_mode=async, the bound of the staleness, which is the number of"
-        " updates by others between a worker's read and its update (stale synchronous"
-        " parallel); 0 is one worker at a time, -1 no bound.",
+        "With --sync_mode=async, the most updates by others between a worker's read"
+        " and its update (stale synchronous parallel); 0 is one worker at a time, -1"
+        " no bound.",
         bounds=(NO_BOUND, LARGEST_COUNT),
     )
     staleness_rate: str = setting(
         "none",
-        "With --sync_mode=async, how the staleness of a gradient scales its learning"
-        " rate, one of {names}: not at all, or by 1 / staleness where that is above 1.",
+        "With --sync_mode=async, how staleness scales a gradient's learning rate, one"
+        " of {names}: not, or by 1 / staleness where that is above 1.",
         names=("none", "inverse"),
     )
 
@@ -111,9 +104,9 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     )
     resnet_variant: str = setting(
         "tpu",
-        "The program whose ResNet-18 to 200 to build, one of {names}; they differ in"
-        " the padding of the max pooling and in the shortcuts of the first stage.",
-        names=RESNET_VARIANTS,
+        "The program whose ResNet-18 to 200 to build, one of {names}, which pad the"
+        " max pooling and begin the first stage in their way.",
+        names=("tpu", "torchvision"),
     )
     activation: str = setting(
         "relu",
@@ -122,15 +115,15 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     )
     se_ratio: float = setting(
         0.0,
-        "The ratio of squeeze-and-excitation in a ResNet-18 to 200 or ResNet-D: the"
-        " units of its bottleneck as a fraction of a block's channels; 0 turns it off.",
+        "The units of squeeze-and-excitation in a ResNet-18 to 200 or ResNet-D, as a"
+        " fraction of a block's channels; 0 turns it off.",
         bounds=(0, 1),
     )
     blur_pool: str = setting(
         "none",
-        "Where a ResNet-18 to 200 or ResNet-D has BlurPool, one of {names}: nowhere, in"
-        " its strided convolutions, or in these and the stem's max pooling.",
-        names=BLUR_POOLS,
+        "Where a ResNet-18 to 200 or ResNet-D has BlurPool, one of {names}: in"
+        " strided convolutions, or in the stem's max pooling too.",
+        names=("none", "convolutions", "all"),
     )
     image_size: int = setting(
         help="The side in pixels of the images in training and evaluation.",
@@ -144,8 +137,7 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     )
     eval_crop_fraction: float = recipe_setting(
         0.875,
-        "The side of the central square that evaluation crops, as a fraction of the"
-        " image's shorter side.",
+        "The side of evaluation's center crop, as a fraction of the shorter side.",
         bounds=(1e-9, 1),
     )
     eval_crop: str = setting(
@@ -156,8 +148,7 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     )
     eval_views: str = recipe_setting(
         "center",
-        "The views of each image whose mean prediction evaluation counts, one of"
-        " {names} (test-time augmentation).",
+        "The views of each image whose mean evaluation counts, one of {names}.",
         names=tuple(VIEWS),
     )
     batch_norm_momentum: float = setting(
@@ -173,15 +164,13 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         bounds=ABOVE_ZERO,
     )
     fixed_gamma: bool = recipe_setting(
-        False,
-        "Whether the scale of batch normalization is the constant 1 and not trained,"
-        " which excludes zero_last_gamma.",
+        False, "Whether the scale of batch normalization is 1 and not trained."
     )
     optimizer: str = setting(
         "momentum",
-        "The optimizer, one of {names}; sgdw is momentum with a decoupled weight decay,"
-        " which acts on the variables directly, adamw is Adam with such a decay, and"
-        " muon orthogonalizes the updates of convolutions.",
+        "The optimizer, one of {names}; sgdw and adamw have a decoupled weight decay,"
+        " which acts on the variables directly, and muon orthogonalizes the updates"
+        " of convolutions.",
         names=tuple(OPTIMIZERS),
         topic=topics.RATES,
         common=True,
@@ -190,9 +179,7 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         True, "Whether the momentum is Nesterov's momentum."
     )
     learning_rate_in_velocity: bool = recipe_setting(
-        False,
-        "Whether the update is that of Caffe-style momentum, whose velocity contains"
-        " the learning rate (phases.velocity_factor).",
+        False, "Whether the velocity contains the learning rate (Caffe-style momentum)."
     )
     trust_coefficient: float = recipe_setting(
         0.001, "The trust coefficient eta of LARS.", bounds=ABOVE_ZERO
@@ -207,39 +194,33 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     )
     muon_momentum: float = recipe_setting(
         0.6,
-        "The momentum of convolutions with Muon; other variables have that of the"
-        " phase.",
+        "The momentum of convolutions with Muon; others have the phase's.",
         bounds=FRACTION,
     )
     zero_last_gamma: bool = recipe_setting(
-        True,
-        "Whether the scale of the last batch normalization of a residual block is"
-        " initialized with 0 instead of 1.",
+        True, "Whether the last scale of a residual block begins with 0 instead of 1."
     )
     initialization: str = recipe_setting(
         "variance_scaling",
-        "The initial weights: variance_scaling, a truncated normal distribution with a"
-        " variance of 1/fan-in; pytorch, the uniform distribution that is PyTorch's"
-        " default; dirac, that with convolutions whose first filters copy their inputs;"
-        " or uniform_x, uniform from -x to x in all layers, x being 0.01 or 0.07.",
-        names=INITIALIZATIONS,
+        "The initial weights, one of {names}: a truncated normal distribution with a"
+        " variance of 1/fan-in; PyTorch's default; that with convolutions whose first"
+        " filters copy their inputs; or uniform from -x to x.",
+        names=("variance_scaling", "pytorch", "dirac", *UNIFORM_LIMITS),
     )
     decay_batch_norm: bool = recipe_setting(
         False, "Whether the parameters of batch normalization have weight decay, too."
     )
     channel_mean: tuple[float, ...] = recipe_setting(
         IMAGENET_MEAN,
-        "The mean of the red, green and blue channel, on a scale of 0 to 1, which is"
-        " subtracted from the images.",
+        "The mean of each channel, of values from 0 to 1, that is subtracted.",
     )
     channel_stddev: tuple[float, ...] = recipe_setting(
         IMAGENET_STDDEV,
-        "The standard deviation of each channel, which the images are divided by.",
+        "The standard deviation of each channel, by which images are divided.",
     )
     clip_norm: float = setting(
         0.0,
-        "The largest global norm of the gradients, to which larger ones are clipped; 0"
-        " turns clipping off.",
+        "The global norm to which larger gradients are clipped; 0 turns it off.",
         bounds=AT_LEAST_ZERO,
         topic=topics.RATES,
     )
@@ -252,8 +233,8 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     )
     lookahead_every: int = recipe_setting(
         0,
-        "The number of steps after which Lookahead moves its slow weights towards the"
-        " weights, which then become equal to the slow ones; 0 turns it off.",
+        "The steps after which Lookahead moves its slow weights towards the weights,"
+        " which then become the slow ones; 0 turns it off.",
         bounds=COUNT_OR_ZERO,
     )
     lookahead_decay: float = recipe_setting(
@@ -297,7 +278,7 @@ class Recipe(TrainingSettings):
     source: str
     num_train_examples: int = recipe_setting(bounds=COUNT)
     phases: tuple[RecipePhase, ...]
-    scaling: str = recipe_setting("linear", names=SCALINGS)
+    scaling: str = recipe_setting("linear", names=("linear", "root", "none"))
     rank_batch_size: int = recipe_setting(0, bounds=COUNT_OR_ZERO)
     published: str = ""
     deviations: tuple[str, ...] = ()

@@ -48,8 +48,7 @@ class ScheduleOverrides:
     )
     peak_learning_rate: float | None = setting(
         None,
-        "The learning rate after the warmup; unset, it is the recipe's, scaled to the"
-        " batch size.",
+        "The learning rate after the warmup; unset, the recipe's for the batch size.",
         bounds=ABOVE_ZERO,
         topic=topics.RATES,
         common=True,
@@ -229,10 +228,10 @@ def schedule_in_steps(
     trial = f" {_TRIAL}" if "train_steps" in overrides else ""
     if warmup_steps >= num_steps:
         raise UserError(
-            "the warmup must end before the training; got"
-            f" warmup_steps={warmup_steps}, {num_steps} steps in all of phase {name!r}."
-            " Shorten it (--warmup_steps, or a recipe file if each phase has a schedule"
-            f" of its own), or train longer.{trial}"
+            f"the warmup must end before the training; got warmup_steps={warmup_steps},"
+            f" {num_steps} steps in all of phase {name!r}. Shorten it (--warmup_steps,"
+            " or a recipe file if each phase has a schedule), or train longer."
+            f"{trial}"
         )
     init_value, peak_value = _rates(schedule, scaling, overrides, warmup_steps)
     decay_start, decay_end = warmup_steps, num_steps

@@ -1,8 +1,7 @@
 """The rounds of local SGD: which steps end with an average of the ranks' weights.
 
-A round is the steps from one average to the next. In a phase without local steps the
-ranks exchange their gradients in each step, so that each step is a round of its own.
-All of it is a pure function of settings and step.
+A round is the steps from one average to the next; in a phase without local steps, each
+step is a round of its own. All of it is a pure function of settings and step.
 """
 
 import bisect
@@ -30,10 +29,7 @@ def of_step(phases: Sequence[Phase], step: int) -> range:
 
 @functools.cache
 def bounds_of_phase(phases: tuple[Phase, ...], index: int) -> list[int]:
-    """Returns the first step of each round of a phase, and the step after the last.
-
-    A round begins with the phase, so that the last one of the phase before is cut.
-    """
+    """Returns the first step of each round of a phase, and the step after the last."""
     step = phase_list.first_steps(phases)[index]
     end = step + phases[index].num_steps
     bounds = []
@@ -76,12 +72,8 @@ def next_synchronization(phases: Sequence[Phase], num_done: int) -> int:
 
 
 def ends_interval(config: Config, interval: Interval, num_done: int) -> bool:
-    """Returns whether what an interval asks for is due after so many steps.
-
-    It is due at the first synchronization at or after the end of the interval.
-    """
+    """Returns whether the first synchronization after an interval's end is done."""
     done = of_step(config.phases, num_done - 1)
     sizes = config.num_train_examples, config.global_batch_size
-    return done.stop == num_done and interval.ends_at(
-        num_done, *sizes, since=done.start
-    )
+    ends = interval.ends_at(num_done, *sizes, since=done.start)
+    return done.stop == num_done and ends

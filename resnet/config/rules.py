@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from resnet.base import settings
 from resnet.base.errors import UserError
-from resnet.config import compression, phases
+from resnet.config import phases
 from resnet.config.compression import METHODS, CompressionSettings
 from resnet.config.config import Config
 from resnet.config.networks import MODELS, ModelRow
@@ -235,8 +235,13 @@ def broken(run: CompressionSettings) -> list[str]:
         )
         of_phases = of_phases[begin:] + of_phases[:begin]
     problems = [sentence for rule in RULES for sentence in _sentences(rule, of_phases)]
-    if run.compress != "none" and run.error_feedback:
-        problems += compression.problems_of_feedback(run)
+    reason = METHODS[run.method].why_unbounded(run)
+    if run.compress != "none" and run.error_feedback and reason:
+        problems.append(
+            "--error_feedback needs a method whose error is smaller than the gradient,"
+            f" or what is left out grows without bounds: {reason}. Leave it out, or"
+            " choose another method."
+        )
     return problems
 
 
@@ -279,20 +284,19 @@ def _sentences(rule: Needs, of_phases: Sequence[dict[str, Any]]) -> Iterator[str
 def problems_of(config: Config) -> list[str]:
     """Returns a sentence about each setting that isn't allowed, wherever it is from."""
     problems = settings.problems_of(config, f"the recipe {config.recipe}")
-    mean, stddev = config.channel_mean, config.channel_stddev
+    mean, stddev = map(list, (config.channel_mean, config.channel_stddev))
     if not len(mean) == len(stddev) == 3 or min(stddev) <= 0:
         problems.append(
             f"channel_mean and channel_stddev of the recipe {config.recipe} must be"
-            " three numbers each, the second ones above 0; got"
-            f" {list(mean)} and {list(stddev)}."
+            f" three numbers each, the second ones above 0; got {mean} and {stddev}."
         )
     sizes = {phase.image_size for phase in config.phases} | {config.image_size}
     model = MODELS.get(config.model)
     if model and model.has_one_image_size and len(sizes) > 1:
         problems.append(
             f"{config.model} needs images of the same size in all phases and in"
-            f" evaluation; got {', '.join(map(str, sorted(sizes)))} pixels in the"
-            f" recipe {config.recipe}. Take a recipe without progressive sizes."
+            f" evaluation; got {', '.join(map(str, sorted(sizes)))} pixels. Take a"
+            " recipe without progressive sizes."
         )
     for phase in config.phases:
         problems += _problems_of_phase(phase)
@@ -318,11 +322,10 @@ def _problems_of_phase(phase: Phase) -> list[str]:
         return problems
     described = f"the schedule of phase {phase.name!r}"
     problems += settings.problems_of(schedule, described)
-    boundaries = list(schedule.boundaries)
-    if boundaries != sorted(boundaries) or min(boundaries, default=0) < 0:
+    steps = list(schedule.boundaries)
+    if steps != sorted(steps) or min(steps, default=0) < 0:
         problems.append(
-            f"boundaries of {described} must ascend and be at least 0; got, in steps,"
-            f" {boundaries}."
+            f"boundaries of {described} must ascend from 0; got, in steps, {steps}."
         )
     return problems
 

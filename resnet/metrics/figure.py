@@ -100,14 +100,13 @@ def schedule(derived: Derived) -> "Figure":
             begin = config.epoch(phase.first_step)
             axes.axvline(begin, color=_LIGHT_GREY, linewidth=0.8, zorder=0)
     for phase in derived.phases if len(config.phases) > 1 else ():
-        all_axes[0].annotate(
-            phase.settings.name,
-            (config.epoch(phase.first_step), 1.0),
-            (3, -10),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
+        all_axes[0].text(
+            config.epoch(phase.first_step),
+            1.0,
+            f" {phase.settings.name}",
+            transform=all_axes[0].get_xaxis_transform(),
+            va="top",
             fontsize=8,
-            color="#555555",
         )
     last = all_axes[-1]
     last.set_xlabel(f"epoch of {config.num_train_examples:,} images")
@@ -170,8 +169,7 @@ def learning_curves(runs: Sequence[LoggedRun]) -> "Figure":
     rate.set_ylim(bottom=0)
     last_epoch = max(max(run.column("train", "epoch")) for run in runs)
     for axes in figure.axes:
-        axes.set_xlabel("epoch")
-        axes.set_xlim(0, 1.02 * last_epoch)
+        axes.set(xlabel="epoch", xlim=(0, 1.02 * last_epoch))
     return _finish(figure, _common_settings(runs), figure.axes)
 
 
@@ -198,15 +196,8 @@ def _draw_losses(axes: "Axes", runs: Sequence[LoggedRun]) -> None:
         has_outliers |= bool(beyond)
         for epoch, value in beyond:
             axes.plot(epoch, edge, "^", color=color)
-            axes.annotate(
-                f"{value:.3g}",
-                (epoch, edge),
-                (6, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=9,
-                color=color,
-            )
+            text = f"  {value:.3g}"
+            axes.text(epoch, edge, text, va="center", fontsize=9, color=color)
     axes.set_ylim(low, high)
     labels = {"-": "training", "o": "validation", "^": "beyond the axis"}
     for style, label in list(labels.items())[: 2 + has_outliers]:
@@ -295,9 +286,8 @@ def estimate(
         left.axhline(hours_limit, color=_RED, linewidth=0.8, label=label)
     left.set_xscale("log", base=2)
     left.xaxis.set_major_formatter("{x:,.0f}")
-    left.set_xlabel("nodes")
-    left.set_ylabel("hours of training")
-    left.legend(frameon=False, fontsize=8)
+    left.set(xlabel="nodes", ylabel="hours of training")
+    left.legend(**_LEGEND)
     labels = [f"{number:,}" for number in parts]
     bottom = [0.0] * len(parts)
     for name, (label, color) in STEP_PARTS.items():
@@ -305,13 +295,9 @@ def estimate(
         if any(heights):
             right.bar(labels, heights, bottom=bottom, color=color, label=label)
             bottom = [low + high for low, high in zip(bottom, heights, strict=True)]
-    right.set_xlabel("nodes")
-    right.set_ylabel("% of a step")
-    right.set_ylim(0, 100)
+    right.set(xlabel="nodes", ylabel="% of a step", ylim=(0, 100))
     right.tick_params(axis="x", rotation=60, labelsize=8)
-    right.legend(
-        frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncol=2
-    )
+    right.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=2, **_LEGEND)
     return _finish(figure, title, [left])
 
 

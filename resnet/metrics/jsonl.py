@@ -73,10 +73,9 @@ def _is_value(name: str, value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     try:
-        float(value)
-    except (OverflowError, TypeError, ValueError):  # Too large, or no number.
+        return type(value) in (int, float) and float(value) is not None
+    except OverflowError:
         return False
-    return type(value) in (int, float)
 
 
 def _rounded(name: str, value: Any) -> Any:

@@ -47,10 +47,6 @@ class AppendFile:
         else:
             self._has_failed = False
 
-    def sync(self) -> None:
-        """Flushes all lines so far to disk, so that they survive a system crash."""
-        self.write("", is_synced=True)
-
     def _report(self, error: OSError) -> None:
         if not self._has_failed:
             logging.error(
@@ -175,7 +171,7 @@ class MetricsLog:
     def sync(self) -> None:
         """Flushes the lines so far to disk, before a checkpoint that counts them."""
         if self._is_writer:
-            self._file.sync()
+            self._file.write("", is_synced=True)
 
     def _summarize(self, line: jsonl.Line) -> None:
         kind = line["kind"]

@@ -46,11 +46,9 @@ class Progress:
         config = self._config
         elapsed = time.monotonic() - self._marked_at
         steps = self._step - self._marked_step
-        images_per_second = (
-            steps * config.global_batch_size / elapsed if steps and elapsed else 0.0
-        )
+        images = steps * config.global_batch_size
+        images_per_second = images / elapsed if steps and elapsed else 0.0
         self._mark()
-        left = config.train_steps - step
         fields = {
             "step": f"step {step}/{config.train_steps}",
             "epoch": f"epoch {config.epoch(step):.2f}",
@@ -60,7 +58,8 @@ class Progress:
             if series.progress and name in shown:
                 fields[name] = series.progress.format(shown[name])
         if images_per_second:
-            seconds = left * config.global_batch_size / images_per_second
+            left = (config.train_steps - step) * config.global_batch_size
+            seconds = left / images_per_second
             fields["time"] = f"{clock(seconds)} left"
         if self._terminal is None:
             self._write("  ".join(fields.values()) + "\n")

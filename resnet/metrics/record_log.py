@@ -1,10 +1,9 @@
 """A log of the examples that each rank read at each step.
 
-`FOLDER/from-step-00000000-rank-00001-of-00002.jsonl` has a line for each step:
-`{"step": 0, "examples": [...], "replaced": [...]}`. `step` is the number of the global
-batch, from 0. `examples` are indices in the order of the manifest, shard by shard.
-`replaced` lists the examples that were read in place of a corrupt record. A run that
-resumes from a checkpoint writes new files, named by the first step, and removes those
+`FOLDER/from-step-00000000-rank-00001-of-00002.jsonl` has a line for each step, from 0:
+`{"step": 0, "examples": [...], "replaced": [...]}`. `examples` are indices in the order
+of the manifest, shard by shard; `replaced` those that were read in place of a corrupt
+record. A run that resumes writes new files, named by the first step, and removes those
 of its steps. The examples of a step are in the files with the latest first step that
 isn't after it.
 """

@@ -77,13 +77,8 @@ class RunLog:
         if not self._config.is_async:  # There the coordinator is alone here.
             facts["num_ranks"] = self._communicator.num_ranks
             facts["hosts"] = Counter(hosts or [])
-        self._note(
-            "start",
-            **facts,
-            cpu=cpu_features.model_name(),
-            cores=os.cpu_count(),
-            process_start=process_start,
-        )
+        cpu, cores = cpu_features.model_name(), os.cpu_count()
+        self._note("start", **facts, cpu=cpu, cores=cores, process_start=process_start)
 
     def _note(self, event: str, **facts: Any) -> None:
         """Adds an event to the history of the run, on rank 0."""

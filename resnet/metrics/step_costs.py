@@ -61,11 +61,9 @@ class StepCosts:
         """Counts a step, from the request of its first micro-batch."""
         if self._logs_dense and account.num_dense:
             self._logs_dense = False
-            logging.info(
-                "The gradients of %d compressed vector(s) are sent dense in this step:"
-                " their coded message would be longer (logged once).",
-                account.num_dense,
-            )
+            text = "%d vector(s) of compressed gradients are sent dense in this step,"
+            text += " since their coded message would be longer (logged once)."
+            logging.info(text, account.num_dense)
         self._accounts.append(account)
         if not self._is_first and self._step_began_at is not None:
             self._num_timed += 1

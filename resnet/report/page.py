@@ -172,18 +172,25 @@ def _marks(run: RunFolder) -> list[Mark]:
 def _timeline(runs: Sequence[RunFolder]) -> dict[str, Any]:
     tables, rows = [], []
     for number, run in enumerate(runs):
-        moments = story.timeline(run)
+        moments, steps = story.timeline(run), run.steps_per_epoch
         prefix = f"{run.name}: " if len(runs) > 1 else ""
-        rows += list(_timeline_rows(run, moments, prefix, charts.color(number)))
+        rows += [
+            {
+                "lane": prefix + moment.lane,
+                "epoch": charts.short(moment.step / steps),
+                "end": charts.short((moment.end_step or moment.step) / steps),
+                "is_phase": moment.lane == story.PHASE,
+                "text": moment.text,
+                "color": _color(moment) or charts.color(number),
+            }
+            for moment in moments
+            if steps and moment.step is not None
+        ]
         caption = f"Events of {run.name}"
         if len(moments) > _MAX_ROWS:
             caption += f" (the last {_MAX_ROWS} of {len(moments):,})"
         events = [
-            (
-                words.moment(moment.time) if moment.time else words.MISSING,
-                moment.step,
-                moment.text,
-            )
+            (words.moment(moment.time), moment.step, moment.text)
             for moment in moments[-_MAX_ROWS:]
         ]
         header = ("time (UTC)", "step", "event")
@@ -197,20 +204,8 @@ def _timeline(runs: Sequence[RunFolder]) -> dict[str, Any]:
     return {"tables": tables, "figure": figure if rows else None}
 
 
-def _timeline_rows(
-    run: RunFolder, moments: Sequence[story.Moment], prefix: str, color: str
-) -> Iterator[dict[str, Any]]:
-    steps = run.steps_per_epoch
-    for moment in moments:
-        if steps and moment.step is not None:
-            yield {
-                "lane": prefix + moment.lane,
-                "epoch": charts.short(moment.step / steps),
-                "end": charts.short((moment.end_step or moment.step) / steps),
-                "is_phase": moment.lane == story.PHASE,
-                "text": moment.text,
-                "color": "var(--fault)" if moment.lane == story.FAULT else color,
-            }
+def _color(moment: story.Moment) -> str:
+    return "var(--fault)" if moment.lane == story.FAULT else ""
 
 
 def _supervisor(run: RunFolder) -> dict[str, Any]:

@@ -60,15 +60,6 @@ def class_names(predictions: Predictions) -> list[str]:
     return [f"{text.split(',')[0]} ({name})" for name, text in pairs]
 
 
-class Pair(NamedTuple):
-    """Images of a class taken for another; `share` is of all images of the class."""
-
-    label: int
-    predicted: int
-    num_images: int
-    share: float
-
-
 def confusion_matrix(
     labels: npt.NDArray[np.integer],
     predicted: npt.NDArray[np.integer],
@@ -89,13 +80,16 @@ def accuracies(counts: Counts) -> npt.NDArray[np.float64]:
     return np.where(totals > 0, np.diagonal(counts) / np.maximum(totals, 1), np.nan)
 
 
-def most_confused(counts: Counts, limit: int) -> list[Pair]:
-    """Returns the most frequent confusions of two classes, the most frequent first."""
+def most_confused(counts: Counts, limit: int) -> list[tuple[int, int, int, float]]:
+    """Returns the confusions of two classes, the most frequent first.
+
+    Each has the class, the predicted one, the images, and their share of the class's.
+    """
     wrong = counts - np.diag(np.diagonal(counts))
     order = np.argsort(-wrong, axis=None, kind="stable")[:limit]
     totals = counts.sum(axis=1)
     return [
-        Pair(label, other, count, count / int(totals[label]))
+        (label, other, count, count / int(totals[label]))
         for label, other in (divmod(int(cell), len(counts)) for cell in order)
         if (count := int(wrong[label, other]))
     ]
@@ -136,15 +130,13 @@ def _bar(fraction: float) -> Markup:
 
 
 def _matrix_table(
-    counts: Counts, names: Sequence[str], pairs: Sequence[Pair]
+    counts: Counts, names: Sequence[str], pairs: Sequence[Sequence[Any]]
 ) -> Table | None:
     """Returns the confusion matrix; of many classes those that are confused most."""
     caption = "Images by class (rows) and predicted class (columns)"
     shown = list(range(len(names)))
     if len(names) > _MAX_MATRIX:
-        confused = dict.fromkeys(
-            label for pair in pairs for label in (pair.label, pair.predicted)
-        )
+        confused = dict.fromkeys(label for pair in pairs for label in pair[:2])
         shown = sorted(list(confused)[:_MAX_OF_MANY])
         caption += f"; {len(shown)} of {len(names):,} classes, those confused most"
     if not shown:

@@ -30,8 +30,10 @@ def percent(fraction: float | None) -> str:
     return f"{100 * fraction:.2f} %"
 
 
-def moment(seconds: float) -> str:
+def moment(seconds: float | None) -> str:
     """Returns a moment in seconds since 1970 as date and time in UTC."""
+    if not seconds:
+        return MISSING
     try:
         when = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
     except (ValueError, OverflowError, OSError):

@@ -2,6 +2,7 @@
 
 import io
 import pathlib
+import pickle
 import struct
 import tarfile
 
@@ -70,31 +71,14 @@ def pickle_of_python_2(value: object) -> bytes:
 
     Its strings are bytes, and the names of NumPy's functions are those of that time.
     """
-    return b"\x80\x02" + _pickled(value) + b"."
+    file = io.BytesIO()
+    pickler = pickle._Pickler(file, 2)
+    pickler.dispatch = {**pickler.dispatch, bytes: _save_string}
+    pickler.dump(value)
+    return file.getvalue().replace(b"numpy._core.", b"numpy.core.")
 
 
-def _pickled(value: object) -> bytes:
-    if isinstance(value, int):
-        return b"M" + struct.pack("<H", value)
-    if isinstance(value, bytes) and len(value) < 256:
-        return b"U" + bytes([len(value)]) + value
-    if isinstance(value, bytes):
-        return b"T" + struct.pack("<i", len(value)) + value
-    if isinstance(value, list):
-        return b"](" + b"".join(map(_pickled, value)) + b"e"
-    if isinstance(value, dict):
-        items = b"".join(_pickled(key) + _pickled(value[key]) for key in value)
-        return b"}(" + items + b"u"
-    assert isinstance(value, np.ndarray)
-    height, width = (_pickled(length) for length in value.shape)
-    data_type = b"cnumpy\ndtype\nU\x02" + value.dtype.str[1:].encode()
-    return (
-        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
-        + b"(K\x01"
-        + (height + width + b"\x86")
-        + data_type
-        + b"K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-        + b"\x89"
-        + _pickled(value.tobytes())
-        + b"tb"
-    )
+def _save_string(pickler: pickle._Pickler, value: bytes) -> None:
+    form, code = ("<cB", b"U") if len(value) < 256 else ("<ci", b"T")
+    head = struct.pack(form, code, len(value))
+    pickler.write(head + value)

@@ -69,7 +69,7 @@ def test_a_schedule_begins_with_the_first_phase_that_is_trained(tmp_path):
     rate = drawn.axes[0]
     begins = [line.get_xdata()[0] for line in rate.lines]
     assert begins == [config.epoch(16_300), config.epoch(21_050)]
-    assert [text.get_text() for text in rate.texts] == ["cyc3", "collapse"]
+    assert [text.get_text() for text in rate.texts] == [" cyc3", " collapse"]
     figure.write(drawn, tmp_path / "plan.png", "--explain_plot")
     with Image.open(tmp_path / "plan.png") as image:
         assert image.size == (990, 660)
@@ -134,7 +134,7 @@ def test_one_outlier_does_not_squeeze_the_losses_and_is_named(config):
     losses = losses_of(train_losses, [2.5, 1000.0, 2.0])
     low, high = losses.get_ylim()
     assert low < 1.02 < 3 < high < 3.2
-    assert [text.get_text() for text in losses.texts] == ["1e+03"]
+    assert [text.get_text().strip() for text in losses.texts] == ["1e+03"]
     triangle = next(line for line in losses.get_lines() if line.get_marker() == "^")
     assert triangle.get_xdata().tolist() == [0.2]
     assert low < triangle.get_ydata()[0] < high

@@ -2,7 +2,6 @@ import errno
 import json
 import math
 import os
-import time
 
 import pytest
 import tensorflow as tf
@@ -53,22 +52,16 @@ def test_resuming_drops_the_lines_after_the_step(tmp_path, caplog):
     assert len(list(folder.iterdir())) == 1
 
 
-@pytest.mark.parametrize(
-    ("was_evaluated", "kinds"),
-    [(True, ["train", "eval", "eval_ema"]), (False, ["train"])],
-)
-def test_an_evaluation_that_will_be_done_again_is_dropped(
-    tmp_path, was_evaluated, kinds
-):
+@pytest.mark.parametrize("was_evaluated", [True, False])
+def test_an_evaluation_that_will_be_done_again_is_dropped(tmp_path, was_evaluated):
     log = MetricsLog(tmp_path, 0, rank=0)
     log.write("eval", 1, 0.1, EVAL)
     for kind in ("train", "eval", "eval_ema"):
         log.write(kind, 2, 0.2, TRAIN)
     log.close()
     MetricsLog(tmp_path, 2, rank=0, was_evaluated=was_evaluated).close()
-    lines = jsonl.read(tmp_path / jsonl.FILE)
-    kept = [(line["kind"], line["step"]) for line in lines]
-    assert kept == [("eval", 1), *((kind, 2) for kind in kinds)]
+    kept = [line["kind"] for line in jsonl.read(tmp_path / jsonl.FILE)]
+    assert kept == ["eval", "train", *(["eval", "eval_ema"] * was_evaluated)]
 
 
 def test_a_cut_last_line_is_left_out_and_not_glued_to_the_next(tmp_path):
@@ -112,6 +105,7 @@ def test_lines_that_cannot_be_read_are_left_out_and_counted(tmp_path, caplog):
 
 def test_lines_that_are_missing_are_counted(tmp_path, caplog):
     write_steps(tmp_path, 0, [1, 2, 3])
+    MetricsLog(tmp_path, 9, rank=1).close()  # Does nothing.
     MetricsLog(tmp_path, 2, rank=0, num_expected=2).close()
     MetricsLog(tmp_path, 2, rank=0, num_expected=None).close()
     assert caplog.text == ""
@@ -139,13 +133,6 @@ def test_a_file_that_cannot_be_used_is_a_sentence_and_its_lines_stay(
     with pytest.raises(UserError, match="No space left on device"):
         MetricsLog(tmp_path, 1, rank=0)
     assert steps_in(tmp_path) == [1, 2]
-
-
-def test_other_ranks_write_nothing(tmp_path):
-    log = MetricsLog(tmp_path, 0, rank=1)
-    log.write("train", 1, 0.1, TRAIN)
-    log.close()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_floats_keep_seven_digits_and_other_numbers_all():
@@ -196,15 +183,12 @@ def test_curves_that_cannot_be_written_end_no_run(tmp_path, monkeypatch):
 def test_events_are_written_again_with_the_times_of_their_lines(tmp_path):
     log = MetricsLog(tmp_path, 0, rank=0)
     log.write("train", 1, 0.1, {"loss": 2.0, "time": 1_000_000_000.5})
-    log.write("train", 2, 0.2, {"loss": 1.0})
     log.close()
-    before = time.time()
     MetricsLog(tmp_path, 2, rank=0).close()
     (path,) = (tmp_path / "tensorboard" / "train").iterdir()
-    version, first, second = tf.compat.v1.train.summary_iterator(str(path))
+    version, event = tf.compat.v1.train.summary_iterator(str(path))
     assert version.file_version == "brain.Event:2"
-    assert (first.step, first.wall_time) == (1, 1_000_000_000.5)
-    assert second.wall_time >= before
+    assert (event.step, event.wall_time) == (1, 1_000_000_000.5)
 
 
 def test_events_have_the_form_of_those_of_tensorflow(tmp_path):
@@ -213,20 +197,15 @@ def test_events_have_the_form_of_those_of_tensorflow(tmp_path):
     file = EventFile(tmp_path / "ours")
     file.add({"kind": "train", "step": 7, "epoch": 1.0, "loss": 2.5})
     file.writer.close()
-    ours, expected = (
-        [
-            list(tf.compat.v1.train.summary_iterator(str(path)))
-            for path in folder.iterdir()
-        ]
-        for folder in (tmp_path / "ours", tmp_path / "expected")
-    )
-    ((_, our_event),), ((_, event),) = ours, expected
-    assert our_event.step == event.step
-    (our_value,), (value,) = our_event.summary.value, event.summary.value
-    assert (our_value.tag, our_value.metadata) == (value.tag, value.metadata)
-    our_tensor, tensor = map(tf.make_ndarray, (our_value.tensor, value.tensor))
-    assert (our_tensor.shape, our_tensor.dtype) == (tensor.shape, tensor.dtype)
-    assert our_tensor == tensor
+    values = []
+    for folder in ("ours", "expected"):
+        (path,) = (tmp_path / folder).iterdir()
+        _, event = tf.compat.v1.train.summary_iterator(str(path))
+        (value,) = event.summary.value
+        array = tf.make_ndarray(value.tensor)
+        form = (event.step, value.tag, value.metadata, array.shape, array.dtype)
+        values.append((*form, array.item()))
+    assert values[0] == values[1]
 
 
 class Disk:
@@ -275,7 +254,7 @@ def test_all_lines_are_on_disk_after_a_sync(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(path.read_text()))
     disk.room = 100
-    file.sync()
+    file.write("", is_synced=True)
     file.close()
     assert synced == ["1\n"]
 
@@ -289,7 +268,7 @@ def test_a_disk_that_fails_at_the_end_ends_no_run_and_is_named(
     file = AppendFile(tmp_path / "log")
     file.write("1\n")
     monkeypatch.setattr(os, "fsync", fail)
-    file.sync()
+    file.write("", is_synced=True)
     problem = f"{tmp_path / 'log'} can't be written (Input/output error). Its last"
     assert problem in caplog.text
     file._file = Disk(file._file, 100, closes=False)

@@ -101,9 +101,8 @@ def test_accuracies_of_classes_and_the_most_frequent_confusion():
     accuracies = of_predictions.accuracies(counts)
     assert accuracies == pytest.approx([1 / 3, 1 / 2, 1, np.nan], nan_ok=True)
     first, second = of_predictions.most_confused(counts, 5)
-    assert (first.label, first.predicted, first.num_images) == (0, 1, 2)
-    assert first.share == pytest.approx(2 / 3)
-    assert (second.label, second.predicted, second.num_images) == (1, 0, 1)
+    assert first == (0, 1, 2, pytest.approx(2 / 3))
+    assert second == (1, 0, 1, pytest.approx(1 / 2))
     assert of_predictions.most_confused(counts, 1) == [first]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from resnet.base.errors import UserError
 from resnet.config.phases import Phase
 from resnet.config.recipe import Recipe, RecipePhase
-from resnet.config.recipes import cifar10, digits, imagenet, imagenet_lars, imagenette
+from resnet.config.recipes import RECIPES, cifar10, digits, imagenet, imagenette
 from resnet.config.schedules import Schedule, learning_rate
 from tests.unit.resolved_phases import COLLAPSE, TPU, TWO_PHASES, fit, schedule_of
 
@@ -31,7 +31,7 @@ def one_phase(rates: Schedule) -> Recipe:
 
 
 # An epoch of ImageNet has 52.1308 steps of 24,576, and 156.3925 of 8192.
-GOYAL, LARS = imagenet.GOYAL_90EP_8K, imagenet_lars.LARS_42EP_8K
+GOYAL, LARS = imagenet.GOYAL_90EP_8K, RECIPES["lars_42ep_8k"]
 SCALING = one_phase(Schedule(peak_value=0.1, init_value=0.01, warmup_length=1))
 ENDING = one_phase(Schedule(peak_value=0.5, end_value=0.01))
 

@@ -217,9 +217,9 @@ def test_steps_and_epochs_exclude_each_other(what):
                 ({"power": 0.0}, "power of the schedule of phase 'first' must be at"),
                 (
                     {"decay": "steps", "boundaries": (2.0, 1.0)},
-                    "must ascend and be at least 0; got, in steps, [20, 10]",
+                    "must ascend from 0; got, in steps, [20, 10]",
                 ),
-                ({"decay": "steps", "boundaries": (-1.0, 1.0)}, "must ascend and be"),
+                ({"decay": "steps", "boundaries": (-1.0, 1.0)}, "must ascend from 0"),
             )
         ),
     ],

@@ -88,51 +88,46 @@ def _lars(
     )
 
 
-LARS_35EP_1632 = _lars(
-    _Row("lars_35ep_1632", 1632, 7.4, 2, 27_476, 5e-5, 204),
-    published="top-1 75.9 % after 35.0 epochs (33 to 37, 17 runs)",
-    reading="from the start, the decay would end after 35.0 epochs, and reference runs"
-    " needed up to 37",
-    after_warmup=True,
-)
-LARS_35EP_3264 = _lars(
-    _Row("lars_35ep_3264", 3264, 10.5, 2, 14_523, 5e-5, 204),
-    published="top-1 75.9 % after 35.2 epochs (34 to 37, 15 runs)",
-    reading="that is what the slowest reference runs needed, and what the row for a"
-    " batch of 1,632 has with its warmup",
-)
 LARS_40EP_4K = _lars(
     _Row("lars_40ep_4k", 4096, 10.0, 5, 13_137, 2e-4, 64),
     published="top-1 75.9 % after 40.0 epochs (39 to 42, 10 runs)",
     reading="the README of the reference trains this row for 42 epochs, 5 of them"
     " warmup",
 )
-LARS_42EP_8K = _lars(
-    _Row("lars_42ep_8k", 8192, 17.0, 5, 6095, 2e-4, 64),
-    published="top-1 75.9 % after 42.0 epochs (41 to 44, 10 runs)",
-    reading="from the start, the decay would end after 39.0 epochs, and reference runs"
-    " needed 41 to 44",
-    after_warmup=True,
-)
-LARS_45EP_13K = _lars(
-    _Row("lars_45ep_13k", 13_056, 12.8, 9, 4710, 2.5e-5, 204),
-    published="top-1 75.9 % after 45.4 epochs (44 to 46, 10 runs)",
-    reading="reference runs needed up to 46; from the end of the warmup, it would have"
-    " 57.0",
-)
-LARS_56EP_32K = _lars(
-    _Row("lars_56ep_32k", 32_768, 21.2, 16, 2267, 2.5e-5, 128),
-    published="top-1 75.9 % after 56.0 epochs (55 to 57, 10 runs)",
-    reading="reference runs needed up to 57; from the end of the warmup, it would have"
-    " 74.0",
-    momentum=0.94,
-)
 
 RECIPES = (
-    LARS_35EP_1632,
-    LARS_35EP_3264,
+    _lars(
+        _Row("lars_35ep_1632", 1632, 7.4, 2, 27_476, 5e-5, 204),
+        published="top-1 75.9 % after 35.0 epochs (33 to 37, 17 runs)",
+        reading="from the start, the decay would end after 35.0 epochs, and reference"
+        " runs needed up to 37",
+        after_warmup=True,
+    ),
+    _lars(
+        _Row("lars_35ep_3264", 3264, 10.5, 2, 14_523, 5e-5, 204),
+        published="top-1 75.9 % after 35.2 epochs (34 to 37, 15 runs)",
+        reading="that is what the slowest reference runs needed, and what the row for"
+        " a batch of 1,632 has with its warmup",
+    ),
     LARS_40EP_4K,
-    LARS_42EP_8K,
-    LARS_45EP_13K,
-    LARS_56EP_32K,
+    _lars(
+        _Row("lars_42ep_8k", 8192, 17.0, 5, 6095, 2e-4, 64),
+        published="top-1 75.9 % after 42.0 epochs (41 to 44, 10 runs)",
+        reading="from the start, the decay would end after 39.0 epochs, and reference"
+        " runs needed 41 to 44",
+        after_warmup=True,
+    ),
+    _lars(
+        _Row("lars_45ep_13k", 13_056, 12.8, 9, 4710, 2.5e-5, 204),
+        published="top-1 75.9 % after 45.4 epochs (44 to 46, 10 runs)",
+        reading="reference runs needed up to 46; from the end of the warmup, it would"
+        " have 57.0",
+    ),
+    _lars(
+        _Row("lars_56ep_32k", 32_768, 21.2, 16, 2267, 2.5e-5, 128),
+        published="top-1 75.9 % after 56.0 epochs (55 to 57, 10 runs)",
+        reading="reference runs needed up to 57; from the end of the warmup, it would"
+        " have 74.0",
+        momentum=0.94,
+    ),
 )
