@@ -126,7 +126,7 @@ def test_a_training_says_that_it_waits_for_its_input(
 
 def test_lines_are_synced_before_a_checkpoint(run, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(metrics_log.AppendFile, "sync", lambda file: seen.append(0))
+    monkeypatch.setattr(metrics_log.MetricsLog, "sync", lambda log: seen.append(0))
     monkeypatch.setattr(manager.CheckpointWriter, "submit", lambda *_: seen.append(1))
     run(tmp_path, checkpoint_every="1", train_steps=2, warmup_steps=0)
     assert seen == [0, 1, 0, 1]
