@@ -50,8 +50,7 @@ class Runs:
     profile: bool = setting(False, "Print a profile of one step by kind of op.")
     json: bool = setting(False, "Print the results as JSON too, in the last line.")
     sweep_ranks: bool = setting(
-        False,
-        "Measure all combinations of ranks and threads that use all cores.",
+        False, "Measure all combinations of ranks and threads that use all cores."
     )
     vs: str = setting(
         "",
@@ -206,7 +205,6 @@ def layouts(num_cores: int, batch_size: int) -> list[tuple[int, int]]:
 
     They are all numbers of ranks that divide the cores and the batch. On more than two
     cores, the last layout leaves one core free for other work, such as communication.
-    It has the largest number of ranks that divides the remaining cores and the batch.
     """
     tried = [
         (num_ranks, num_cores // num_ranks)
@@ -232,31 +230,20 @@ def sweep(settings: Settings) -> dict[str, Any]:
         f"{settings.model}, {settings.precision}, {settings.batch_size} images per step"
         f" over all ranks, {num_cores} core(s)"
     )
-    if skipped := [n for n in _divisors(num_cores) if settings.batch_size % n]:
-        print(
-            f"skipped, since they do not divide --batch_size={settings.batch_size}:"
-            f" {', '.join(map(str, skipped))} ranks"
-        )
-    print(
-        f"{'ranks x threads':15} {'images/s':>10} {'min':>10} {'max':>10}"
-        f" {'MB/rank':>10}",
-        flush=True,
+    titles = ("images/s", "min", "max", "MB/rank")
+    print(f"{'ranks x threads':15}", *(f"{title:>10}" for title in titles), flush=True)
+    line = (
+        "{images_per_second:10,.1f} {min:10,.1f} {max:10,.1f} {peak_memory_mb:10,.0f}"
     )
     results = []
     for num_ranks, num_threads in tried:
+        batch_size = settings.batch_size // num_ranks
         per_rank = dataclasses.replace(
-            settings,
-            batch_size=settings.batch_size // num_ranks,
-            num_intra_threads=num_threads,
+            settings, batch_size=batch_size, num_intra_threads=num_threads
         )
-        result = measuring.run_benchmark(per_rank.arguments(), num_ranks)
-        results.append(result)
-        print(
-            f"{f'{num_ranks} x {num_threads}':15}"
-            f" {result['images_per_second']:10,.1f} {result['min']:10,.1f}"
-            f" {result['max']:10,.1f} {result['peak_memory_mb']:10,.0f}",
-            flush=True,
-        )
+        results.append(measuring.run_benchmark(per_rank.arguments(), num_ranks))
+        layout = f"{num_ranks} x {num_threads}"
+        print(f"{layout:15} {line.format(**results[-1])}", flush=True)
     rates = [result["images_per_second"] for result in results]
     num_ranks, num_threads = tried[rates.index(max(rates))]
     print(f"fastest: {num_ranks} x {num_threads}")

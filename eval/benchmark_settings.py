@@ -7,12 +7,7 @@ from typing import ClassVar
 from resnet.base.errors import UserError
 from resnet.base.settings import setting
 from resnet.config import networks
-from resnet.config.phases import (
-    LARGEST_IMAGE,
-    SMALLEST_IMAGE,
-    Phase,
-    PhaseSettings,
-)
+from resnet.config.phases import LARGEST_IMAGE, SMALLEST_IMAGE, Phase, PhaseSettings
 from resnet.config.recipes import RECIPES, imagenet
 
 MANY_STEPS = 1_000_000
@@ -21,10 +16,7 @@ _COUNT = (1, MANY_STEPS)
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one measurement; each field is the flag of its name.
-
-    Those without a declaration are settings of a run or of a job, with their flags.
-    """
+    """The settings of one measurement; each field is the flag of its name."""
 
     TOPIC: ClassVar[str] = "What is measured"
 
@@ -53,10 +45,7 @@ class Settings:
         True, "Whether the ranks all-reduce their gradients."
     )
     steps: int = setting(
-        8,
-        "Number of timed steps.",
-        bounds=_COUNT,
-        topic="How it is measured",
+        8, "Number of timed steps.", bounds=_COUNT, topic="How it is measured"
     )
     warmup_steps: int = setting(
         2,
@@ -88,11 +77,11 @@ class Settings:
 
     @property
     def phase(self) -> Phase:
-        """The phase whose steps are timed.
+        """The endless phase whose steps are timed.
 
         It has the augmentation, the label smoothing and the optimizer's hyperparameters
         of the first recipe for the network and the size of the images; without such a
-        recipe, those of `tpu_90ep_24k`. It is so long that it never ends.
+        recipe, those of `tpu_90ep_24k`.
         """
         recipes = [
             recipe

@@ -13,10 +13,7 @@ Requested = str | list[int]
 
 
 def parse(value: str) -> Requested:
-    """Returns the value of --checkpoints: one of `NAMES`, or a sorted list of steps.
-
-    Raises UserError if the value is neither of them.
-    """
+    """Returns the value of --checkpoints: one of `NAMES`, or a sorted list of steps."""
     if value in NAMES:
         return value
     try:
@@ -73,10 +70,7 @@ def check_combination(combine: str, checkpoints: str, steps: Sequence[int]) -> N
 def weights_to_evaluate(
     requested: str | None, config: Config, model_dir: str | Path
 ) -> list[str]:
-    """Returns the names of the weights to evaluate, by --weights (None: all).
-
-    Raises UserError if the run doesn't have them.
-    """
+    """Returns the names of the weights to evaluate, by --weights (None: all)."""
     if config.ema_decay:
         return [requested] if requested in ("raw", "ema") else ["raw", "ema"]
     if requested in ("ema", "both"):

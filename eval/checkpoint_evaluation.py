@@ -113,11 +113,7 @@ class CheckpointEvaluation:
         records: RecordFiles,
         class_descriptions: Sequence[str],
     ) -> None:
-        """Writes the predictions of an evaluation to the folder of the run.
-
-        Every rank must call it; rank 0 writes. Raises AgreedError, on all ranks, if the
-        file can't be written.
-        """
+        """Writes the predictions of an evaluation to the run's folder, by rank 0."""
         config, communicator = self._state.config, self._communicator
         own, whole = top.of_rank(), top.of_all(communicator)
         images = top_classes.wrong_images(own, whole, records, communicator)
@@ -174,10 +170,7 @@ class CheckpointEvaluation:
         return newest
 
     def _load_from(self, watch: CheckpointWatch, step: int) -> Checkpoint | None:
-        """Returns a checkpoint; None if it is corrupt, was deleted, or written again.
-
-        Raises UserError if it can't be read now, or is of a newer format.
-        """
+        """Returns a checkpoint; None if it is corrupt, deleted, or written again."""
         folder = step_dirs.of_step(self._model_dir, step)
         before = step_dirs.version(folder)
         try:

@@ -68,7 +68,6 @@ class EvaluationReport:
         """Logs and prints a result, and writes all results so far.
 
         In the JSON file, the values of the last result are also at the top level.
-        Raises UserError if the file can't be written.
         """
         name = f"{what}{self._suffix}"
         now = datetime.datetime.now().strftime("%Y-%m-%d-%H:%M:%S")
@@ -110,10 +109,7 @@ class EvaluationReport:
 
 
 def check_json_file(json_file: str) -> None:
-    """Refuses a file for the results that can't be written; an empty name is none.
-
-    Raises UserError if its folder doesn't exist, or if it is a folder itself.
-    """
+    """Refuses a file for the results that can't be written; an empty name is none."""
     if not json_file:
         return
     if not Path(json_file).resolve().parent.is_dir():

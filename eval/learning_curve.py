@@ -44,12 +44,6 @@ FLAGS: cli.Groups = (
     cli.Flags(CurveSettings, common=True),
 )
 
-_DRAWN = {  # The metrics that are drawn, by the kind of their line.
-    "train": ("epoch", "cross_entropy"),
-    "eval": ("epoch", "cross_entropy", "top1", "top5", "count"),
-    "eval_ema": ("epoch", "top1"),
-}
-
 
 def main(argv: Sequence[str]) -> int:
     """Draws the runs that the flags name."""
@@ -69,11 +63,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def load(folders: Sequence[pathlib.Path]) -> list[LoggedRun]:
-    """Returns the runs in folders, named by their recipes or, if these repeat, folders.
-
-    Raises UserError if there is no run, it has no metrics yet, or a line lacks a metric
-    that is drawn.
-    """
+    """Returns the runs in folders, named by recipes or, if these repeat, by folders."""
     lines = list(map(_read_lines, folders))
     configs = [load_config(str(folder)) for folder in folders]
     names = [config.recipe for config in configs]
@@ -91,13 +81,6 @@ def _read_lines(folder: pathlib.Path) -> list[Line]:
             f"expected training metrics in {metrics}; there are none yet. Wait for the"
             " first log line, or name another --model_dir."
         )
-    for line in lines:
-        for name in _DRAWN.get(line["kind"], ()):
-            if name not in line:
-                raise UserError(
-                    f"each line of kind {line['kind']} in {metrics} must have {name};"
-                    f" that of step {line['step']} has none. Remove the line."
-                )
     return lines
 
 

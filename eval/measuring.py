@@ -1,7 +1,6 @@
 """What measuring programs share: jobs in subprocesses, their rates, and spreads."""
 
 import functools
-import json
 import os
 import shlex
 import shutil
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from resnet.base import json_file
 from resnet.base.errors import UserError
 from resnet.config import phases
 from resnet.config.config import Config
@@ -33,18 +33,13 @@ _OPEN_MPI = {
 
 def spread(values: Sequence[float], form: str = ".3f", unit: str = "") -> str:
     """Returns the median, the range and the number of values as text."""
-    median, least, most = (
-        format(value, form)
-        for value in (statistics.median(values), min(values), max(values))
-    )
+    shown = (statistics.median(values), min(values), max(values))
+    median, least, most = (format(value, form) for value in shown)
     return f"{median}{unit} ({least} to {most}, n={len(values)})"
 
 
 def split_flags(text: str, flag: str) -> list[str]:
-    """Returns the words of a flag whose value is split as a shell would.
-
-    Raises UserError if it has a quotation mark without its counterpart.
-    """
+    """Returns the words of a flag whose value is split as a shell would."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -52,10 +47,7 @@ def split_flags(text: str, flag: str) -> list[str]:
 
 
 def command(program: Path, arguments: Sequence[str], num_ranks: int) -> list[str]:
-    """Returns the command of a program; `num_ranks` of 0 is a process without mpirun.
-
-    Raises UserError if mpirun is neither in this Python's environment nor on PATH.
-    """
+    """Returns the command of a program; 0 ranks are a process without mpirun."""
     words = [sys.executable, str(program), *arguments]
     if not num_ranks:
         return words
@@ -86,13 +78,7 @@ def start_job(command: Sequence[str], output: IO[bytes]) -> subprocess.Popen[byt
 
 
 def run_benchmark(arguments: Sequence[str], num_ranks: int = 0) -> dict[str, Any]:
-    """Runs this project's benchmark and returns its JSON object.
-
-    Raises UserError if the benchmark fails.
-
-    Args:
-        num_ranks: As `command` takes it.
-    """
+    """Runs this project's benchmark, and returns its JSON object."""
     completed = subprocess.run(
         command(BENCHMARK, [*arguments, "--json"], num_ranks),
         capture_output=True,
@@ -104,10 +90,7 @@ def run_benchmark(arguments: Sequence[str], num_ranks: int = 0) -> dict[str, Any
 
 
 def run_peer(shell_command: str) -> float:
-    """Runs another benchmark; returns the sum of the rates in its lines of JSON.
-
-    Raises UserError if it fails, or prints no object with `images_per_second`.
-    """
+    """Runs another benchmark; returns the sum of the rates in its lines of JSON."""
     completed = subprocess.run(
         shell_command, shell=True, capture_output=True, text=True, check=False
     )
@@ -129,15 +112,8 @@ def _results(
     if code := completed.returncode:
         lines = completed.stderr.strip().splitlines() or ["standard error is empty"]
         raise UserError(f"{name} failed with exit code {code}: {lines[-1]}")
-    results = []
-    for line in completed.stdout.splitlines():
-        if line.startswith("{"):
-            try:
-                result = json.loads(line)
-            except ValueError:
-                continue
-            if _rate(result) > 0:
-                results.append(result)
+    lines = completed.stdout.splitlines()
+    results, _ = json_file.parse_lines(lines, lambda result: _rate(result) > 0)
     if not results:
         raise UserError(
             f"{name} printed no line of JSON with images_per_second; print it as a"
@@ -152,12 +128,10 @@ def hours_of_steps(
     """Returns step numbers, and the hours of training up to each of them.
 
     The first one is the number of steps before the run's first one: 0, unless it begins
-    with a later phase.
-
-    The images per second of a line leave out evaluations, checkpoints and the step in
-    which a start traces its graph, which counts as long as the others of its line. A
-    line without a rate, which has only such a step, has the rate of the next one.
-    Raises UserError if no line has a rate.
+    with a later phase. The images per second of a line leave out evaluations,
+    checkpoints and the step in which a start traces its graph, which counts as long as
+    the others of its line. A line without a rate, which has only such a step, has the
+    rate of the next one.
     """
     rates = [line.get("images_per_second", 0.0) for line in trained]
     if not any(rates):

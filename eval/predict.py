@@ -9,6 +9,8 @@ standard input, one in a line. Images that are not JPEGs are read as the
 converter reads them.
 """
 
+import dataclasses
+import json
 import os
 import pathlib
 import sys
@@ -29,16 +31,15 @@ from absl import logging
 from data_prep.sources import imagenet_labels
 from data_prep.sources.folders import EXTENSIONS
 from eval import checkpoint_choice
-from eval.prediction_report import JsonLines, Predicted, Table
 from resnet.base import cli
-from resnet.base.errors import EXIT_CODE, UserError
+from resnet.base.errors import EXIT_CODE, UserError, print_to_pipe
 from resnet.base.settings import COUNT, setting
 from resnet.config.command_line import JobSettings
 from resnet.config.config import Config, load_config
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents
 from resnet.export.contents import Contents
-from resnet.export.exported_network import ExportedNetwork, ExportedPredictor
+from resnet.export.formats import ExportedNetwork, ExportedPredictor
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import startup
 
@@ -46,6 +47,13 @@ if TYPE_CHECKING:  # They import TensorFlow.
     import tensorflow as tf
 
     from resnet.evaluation.predictor import Predictor
+
+
+_WIDTH = 80  # Width of the table, in characters.
+_MAX_CLASS = 20  # The width of a column, as the next one.
+_MAX_FILE = 28  # With descriptions, which have the rest; otherwise paths have it.
+_GAP = "  "
+_PROBABILITY = "probability"
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,81 @@ FLAGS: cli.Groups = (
     ),
     cli.Flags(PredictSettings, common=True),
 )
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A class and the probability, from 0 to 1, that an image shows it."""
+
+    name: str
+    description: str
+    index: int  # The label, counted from 0.
+    probability: float
+
+
+class Table:
+    """A table of at most 80 columns, with a line for each class of each image."""
+
+    def __init__(
+        self, paths: Sequence[str], names: Sequence[str], has_descriptions: bool
+    ) -> None:
+        """Chooses the widths of the columns by all paths and class names."""
+        rest = _WIDTH - len(_PROBABILITY) - len(_GAP)
+        self._name = _width("class", names, _MAX_CLASS)
+        rest -= self._name + len(_GAP)
+        self._file = _width("image", paths, _MAX_FILE if has_descriptions else rest)
+        rest -= self._file + len(_GAP)
+        self._description = rest if has_descriptions else 0
+        self._has_head = False
+
+    def add(self, path: str, predicted: Sequence[Predicted]) -> None:
+        """Prints the classes of an image, the most probable one first."""
+        if not self._has_head:
+            self._print("image", "class", "description", _PROBABILITY)
+            self._has_head = True
+        # The end of a path tells more than its start.
+        shown = _start_of(_printable(path)[::-1], self._file)[::-1]
+        for prediction in predicted:
+            self._print(
+                shown,
+                _start_of(_printable(prediction.name), self._name),
+                _start_of(_printable(prediction.description), self._description),
+                f"{100 * prediction.probability:.2f} %",
+            )
+            shown = ""
+
+    def _print(self, file: str, name: str, description: str, last: str) -> None:
+        columns = [file.ljust(self._file), name.ljust(self._name)]
+        if self._description:
+            columns.append(description.ljust(self._description))
+        print_to_pipe(_GAP.join([*columns, last.rjust(len(_PROBABILITY))]))
+
+
+class JsonLines:
+    """One JSON object for each image, in a line of its own."""
+
+    def add(self, path: str, predicted: Sequence[Predicted]) -> None:
+        """Prints the classes of an image, the most probable one first."""
+        predictions = []
+        for prediction in predicted:
+            values = dataclasses.asdict(prediction)
+            if not prediction.description:
+                del values["description"]
+            predictions.append({"class": values.pop("name"), **values})
+        print_to_pipe(json.dumps({"image": path, "predictions": predictions}))
+
+
+def _width(title: str, values: Sequence[str], largest: int) -> int:
+    return min(max(len(_printable(value)) for value in (title, *values)), largest)
+
+
+def _printable(text: str) -> str:
+    """Returns a text, quoted if it has characters that a terminal can't show."""
+    return text if text.isprintable() else ascii(text)
+
+
+def _start_of(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(width - 3, 0)]}..."[:width]
 
 
 @dataclass(frozen=True)
@@ -151,10 +234,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def exported_network(settings: PredictSettings) -> Network:
-    """Returns the network that --exported_model names.
-
-    Raises UserError if it can't be read, or a flag is for a run.
-    """
+    """Returns the network that --exported_model names, or raises UserError."""
     for name in ("step", "weights"):
         if getattr(settings, name) is not None:
             raise UserError(
@@ -167,10 +247,7 @@ def exported_network(settings: PredictSettings) -> Network:
 
 
 def network_of_run(model_dir: str, settings: PredictSettings) -> Network:
-    """Returns the network of a run, as --step and --weights choose it.
-
-    Raises UserError if the run doesn't have it.
-    """
+    """Returns the network of a run, as --step and --weights choose it."""
     config, folder = load_config(model_dir), pathlib.Path(model_dir)
     checkpoint_choice.require(settings.step, settings.weights, config, folder)
 
@@ -204,8 +281,8 @@ def find_images(
     Folders are searched recursively, without links to other folders. What they contain
     comes in the order of the names, the files of a folder before its subfolders. Hidden
     files and folders, and files without the extension of an image, are left out of
-    folders; a file that is named may have any name. Each path that is missing, each
-    folder that can't be read, and each one without images is reported in a sentence.
+    folders; a file that is named may have any name. Problems are reported in a sentence
+    each.
     """
 
     def unreadable(error: OSError) -> None:
@@ -288,10 +365,7 @@ def predict(
     network: Network,
     top_k: int,
 ) -> Iterator[tuple[str, list[Predicted]]]:
-    """Yields the path of each image of `read_images` and its most probable classes.
-
-    Raises UserError if the probabilities aren't finite.
-    """
+    """Yields the path of each image of `read_images` and its most probable classes."""
     import numpy as np
     import tensorflow as tf
 
@@ -312,7 +386,7 @@ def predict(
         yield (
             path,
             [
-                Predicted(names[index], index, float(row[index]), descriptions[index])
+                Predicted(names[index], descriptions[index], index, float(row[index]))
                 for index in indices.tolist()
             ],
         )

@@ -227,8 +227,7 @@ def read_run(
 ) -> tuple[Config, list[int]]:
     """Returns the settings of the run, and the steps of the checkpoints to evaluate.
 
-    Rank 0 reads them for all ranks. A run that is watched has no list of steps. Raises
-    AgreedError, on all ranks, if there is no run, or no such checkpoint.
+    Rank 0 reads them for all ranks. A run that is watched has no list of steps.
     """
     config, steps = None, []
     with communicator.collective_errors():

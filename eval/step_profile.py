@@ -148,8 +148,7 @@ def _op_events(space: xplane_pb2.XSpace) -> Iterator[tuple[str, list[Event]]]:
 def _exchanges(space: xplane_pb2.XSpace) -> list[Interval]:
     """Returns the interval of each all-reduce, from its op's start to its end.
 
-    An asynchronous op occupies no thread, so its start and its end are two events,
-    usually in two threads.
+    An asynchronous op occupies no thread, so its start and its end are two events.
     """
     starts: dict[str, int] = {}
     ends: dict[str, int] = {}

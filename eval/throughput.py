@@ -76,25 +76,23 @@ class Report:
         if values["compiled_ops"]:
             ops = f"compiled ops ({values['instruction_set']})"
         versions = ", ".join(f"{name} {v}" for name, v in values["versions"].items())
-        rows = [
-            ("first step", f"{values['first_step_seconds']:.1f} s, with graph tracing"),
-            ("startup to first step", f"{values['start_seconds']:.1f} s"),
-            ("peak memory per rank", f"{values['peak_memory_mb']:,.0f} MB"),
-        ]
-        if (share := values["input_wait_share"]) is not None:
-            rows.append(("waiting for images", f"{share:.1%} of the time"))
-        gflops = values["gflops"]
-        operations = f"{self.flops_per_image / 1e9:.2f} GFLOP per image"
-        rows.append(("arithmetic", f"{gflops:,.0f} GFLOP/s, {operations}"))
-        for name, key in (
-            ("matrix product", "matmul"),
-            ("3x3 convolution", "convolution"),
-        ):
-            limit = values[f"{key}_gflops"]
-            share = f"{gflops / limit:.1%} of peak"
-            rows.append((f"limit: {name}", f"{limit:,.0f} GFLOP/s, {share}"))
-        copies = f"{values['copy_gigabytes_per_second']:.1f} GB/s read and written"
-        rows.append(("limit: copies in memory", copies))
+        flops, share = self.flops_per_image / 1e9, values["input_wait_share"]
+        waiting = "" if share is None else f"{share:.1%} of the time"
+        rows = {
+            "images/s, all ranks": _spread(self.images_per_second, 1),
+            "seconds per step": _spread(self.step_seconds, 3),
+            "first step": "{first_step_seconds:.1f} s, with graph tracing",
+            "startup to first step": "{start_seconds:.1f} s",
+            "peak memory per rank": "{peak_memory_mb:,.0f} MB",
+            "waiting for images": waiting,
+            "arithmetic": "{gflops:,.0f} GFLOP/s, " + f"{flops:.2f} GFLOP per image",
+            "limit: matrix product": "{matmul_gflops:,.0f} GFLOP/s, {flops_share:.1%}"
+            " of peak",
+            "limit: 3x3 convolution": "{convolution_gflops:,.0f} GFLOP/s,"
+            " {convolution_flops_share:.1%} of peak",
+            "limit: copies in memory": "{copy_gigabytes_per_second:.1f} GB/s read and"
+            " written",
+        }
         lines = [
             f"{values['model']}, {work}, {values['precision']},"
             f" {values['image_size']} px,"
@@ -104,16 +102,18 @@ class Report:
             f"images from {values['data_dir'] or 'memory'}; {ops}; {versions};"
             f" {values['cpu']}",
             f"{'':28} {'median':>10} {'min':>10} {'max':>10}",
-            _row("images/s, all ranks", self.images_per_second, 1),
-            _row("seconds per step", self.step_seconds, 3),
-            *(f"{name:28} {text}" for name, text in rows),
+            *(
+                f"{name:28} {text.format(**values)}"
+                for name, text in rows.items()
+                if text
+            ),
         ]
         return "\n".join(lines)
 
 
-def _row(name: str, values: Sequence[float], digits: int) -> str:
+def _spread(values: Sequence[float], digits: int) -> str:
     shown = (statistics.median(values), min(values), max(values))
-    return f"{name:28}" + "".join(f" {value:10,.{digits}f}" for value in shown)
+    return " ".join(f"{value:10,.{digits}f}" for value in shown)
 
 
 def measure(
@@ -273,10 +273,7 @@ def time_steps(
     steps: int,
     communicator: Communicator,
 ) -> Timing:
-    """Returns the durations of steps, timed after a barrier of all ranks.
-
-    There are untimed warmup steps before, at least 1.
-    """
+    """Returns the durations of steps, timed after warmup steps and a barrier."""
     first = next(images_and_labels)
     start = time.perf_counter()
     value = step(*first)
@@ -304,9 +301,9 @@ def machine_limits(
 ) -> dict[str, float]:
     """Returns the peak rates of all ranks together, the best of several runs.
 
-    They are the rates of a product of large matrices and of a 3x3 convolution, the
-    faster of TensorFlow's and this project's, in 10**9 FLOP/s; and the bytes that
-    copies read and write, in 10**9 per second.
+    They are those of a product of large matrices and of a 3x3 convolution, the faster
+    of TensorFlow's and this project's, in 10**9 FLOP/s; and of copies, in 10**9 bytes
+    read and written per second.
     """
     dtype = tf.as_dtype(COMPUTE_DTYPES[precision])
     matrix = tf.cast(tf.random.normal([MATRIX_SIDE, MATRIX_SIDE]), dtype)

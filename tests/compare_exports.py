@@ -7,12 +7,10 @@ many images the most probable class is another than that of the evaluation, the 
 difference of a probability, and the images per second relative to those of the
 evaluation's network with TensorFlow's own ops (median, lowest and highest of rounds, in
 each of which both take turns); also relative are the images per second of processor
-time, which other programs on the machine disturb less. "savedmodel of files" decodes
-and resizes the images, too, and so does the evaluation that it is compared with.
+time, which other programs on the machine disturb less.
 """
 
 import argparse
-import os
 import statistics
 import sys
 import time
@@ -30,7 +28,7 @@ from resnet.config.command_line import JobSettings
 from resnet.config.config import Config, load_config
 from resnet.distributed.communicator import Communicator
 from resnet.export import contents, formats
-from resnet.export.exported_network import ExportedNetwork
+from resnet.export.formats import ExportedNetwork
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import startup
 
@@ -86,54 +84,6 @@ def main() -> None:
             lambda compute=compute: len(compute(images[batch])),
             lambda: len(predictor.probabilities(normalized[batch])),
         )
-        if name == "savedmodel":
-            print(f"{name} of files {precision}")
-            several = files[: 4 * given.batch_size]
-            print_speed(
-                given.rounds,
-                of_files(path, several, given.batch_size),
-                evaluation_of_files(predictor, several, given.batch_size),
-            )
-
-
-def of_files(path: Path, files: list[tuple[bytes, str]], size: int) -> Run:
-    """Returns a function that classifies files with a SavedModel, batch by batch."""
-    import tensorflow as tf
-
-    loaded = tf.saved_model.load(str(path))
-    encoded = [one for one, _ in files]
-    batches = [
-        tf.constant(encoded[first : first + size])
-        for first in range(0, len(files), size)
-    ]
-
-    def run() -> int:
-        for batch in batches:
-            loaded.signatures["serving_default"](image_bytes=batch)
-        return len(files)
-
-    return run
-
-
-def evaluation_of_files(
-    predictor: Any, files: list[tuple[bytes, str]], size: int
-) -> Run:
-    """Returns a function that does what evaluation does with the files of a set."""
-    import tensorflow as tf
-
-    encoded = [one for one, _ in files]
-    preprocess = predictor.preprocess.of_format[files[0][1]]
-    batches = (
-        tf.data.Dataset.from_tensor_slices(encoded)
-        .map(preprocess, num_parallel_calls=len(os.sched_getaffinity(0)))
-        .batch(size)
-        .prefetch(1)
-    )
-
-    def run() -> int:
-        return sum(len(predictor.probabilities(batch)) for batch in batches)
-
-    return run
 
 
 def print_speed(rounds: int, ours: Run, evaluation: Run) -> None:

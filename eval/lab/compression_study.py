@@ -172,9 +172,8 @@ def train(flags: Sequence[str], model_dir: pathlib.Path, num_ranks: int) -> Resu
     """Trains to the end, from the newest checkpoint if there is one.
 
     What the program prints is appended to `<model_dir>.log`. Raises Refused if the
-    program refuses the settings, UserError if the training fails otherwise, except by a
-    loss that is not finite, and KeyboardInterrupt if this program is interrupted; the
-    training has saved then.
+    program refuses the settings, and UserError if the training fails otherwise, except
+    by a loss that is not finite. The training saves if this program is interrupted.
     """
     model_dir.parent.mkdir(parents=True, exist_ok=True)
     command = measuring.command(

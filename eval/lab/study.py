@@ -26,18 +26,11 @@ _SECONDS_PER_HOUR = 3600
 def product(
     methods: Iterable[str], ways: Sequence[str], feedback: str
 ) -> tuple[list[CompressionSettings], list[str]]:
-    """Returns the rows of all combinations, after one without compression.
+    """Returns the rows of all combinations, and the names of those that can't work.
 
-    Raises UserError if a method, a parameter or a way doesn't exist.
-
-    Args:
-        methods: Methods with the parameters that aren't the default ones, such as
-            "topk:ratio=0.01:kept_values=bfloat16".
-        ways: Values of `CompressionSettings.compress`.
-        feedback: A name in `FEEDBACK`.
-
-    Returns:
-        The rows, and the names of combinations that are left out since they can't work.
+    The first row is without compression. A method may have parameters that aren't the
+    default ones, such as "topk:ratio=0.01:kept_values=bfloat16". Raises UserError if a
+    method, a parameter or a way doesn't exist.
     """
     rows, left_out = [DENSE], []
     for text, way, has_feedback in itertools.product(methods, ways, FEEDBACK[feedback]):
@@ -69,10 +62,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def read_rows(path: Path) -> list[CompressionSettings]:
-    """Returns the rows in a JSON file, a list of objects with settings of compression.
-
-    Raises UserError if the file can't be read, or a row can't work.
-    """
+    """Returns the rows in a JSON file: a list of settings of compression."""
     try:
         values = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -136,17 +126,10 @@ def _parameters(row: CompressionSettings) -> list[str]:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one training.
+    """The result of one training: means over its steps, of rank 0.
 
-    Attributes:
-        top1: Accuracy after the last step, from 0 to 1; None if the training diverged.
-        steps: Number of steps that it has trained, up to where it diverged if it did.
-        seconds: Time of these steps, without evaluations and checkpoints.
-        message_bytes: Mean bytes of rank 0's coded gradients in a step.
-        bytes_sent: Mean bytes that rank 0 sent in a step.
-        exchange_share: Mean fraction of a step's time that the exchange took.
-        compression_error: Mean relative error of the coded gradients; None without
-            compression.
+    The accuracy is that after the last step, None if the training diverged. The time is
+    without evaluations and checkpoints. There is no error without compression.
     """
 
     top1: float | None
@@ -168,10 +151,7 @@ class Run:
 
 
 def result_of(model_dir: Path, has_diverged: bool = False) -> Result:
-    """Returns the result of a training that has ended, by itself or since it diverged.
-
-    Raises UserError if its metrics aren't complete.
-    """
+    """Returns the result of a training that is complete, or has diverged."""
     config = load_config(str(model_dir))
     path = model_dir / jsonl.FILE
     lines = jsonl.read(path) if path.exists() else []
@@ -212,18 +192,11 @@ class _Stored:
 class StudyFile:
     """The results of the finished runs of a study, in a JSON file.
 
-    Attributes:
-        runs: The finished runs, in the order in which they ended.
+    The runs are in the order in which they ended.
     """
 
     def __init__(self, path: Path, shared: dict[str, Any]) -> None:
-        """Reads the file, if it exists.
-
-        Raises UserError if the study in the file has other settings.
-
-        Args:
-            shared: The settings that all runs of the study have in common.
-        """
+        """Reads the file, if it exists; refuses one with other settings of all runs."""
         self._path = path
         self._shared = shared
         self.runs: list[Run] = []
@@ -244,10 +217,8 @@ class StudyFile:
 
     def find(self, row: CompressionSettings, seed: int) -> Result | None:
         """Returns the result of a run; None if it isn't finished."""
-        for run in self.runs:
-            if (run.row, run.seed) == (row, seed):
-                return run.result
-        return None
+        of_key = {(run.row, run.seed): run.result for run in self.runs}
+        return of_key.get((row, seed))
 
     def add(self, run: Run) -> None:
         """Adds a run and writes the file."""

@@ -72,10 +72,9 @@ FLAGS: cli.Groups = (
 class Measured(NamedTuple):
     """The figures of one run.
 
-    Attributes:
-        images_per_second: The median over the lines of its log.
-        staleness: The mean staleness of the updates; 0 in synchronous training.
-        share: The share of the cores' time that processes other than workers take.
+    They are the median rate over the lines of its log, the mean staleness of the
+    updates (0 in synchronous training), and the share of the cores' time that processes
+    other than workers take.
     """
 
     images_per_second: float
@@ -97,28 +96,22 @@ def main(argv: Sequence[str]) -> int:
     print(f"{'mode':>5} {'images/s':>9} {'staleness':>9} {'coordinator, servers':>21}")
     ratios, shares = [], []
     for _ in range(settings.pairs):
-        bsp = measure("bsp", data_dir, settings)
-        print(
-            f"{'bsp':>5} {bsp.images_per_second:9,.1f} {'-':>9} {'-':>21}", flush=True
-        )
-        asynchronous = measure("async", data_dir, settings)
-        print(
-            f"{'async':>5} {asynchronous.images_per_second:9,.1f}"
-            f" {asynchronous.staleness:9.2f} {asynchronous.share:21.1%}",
-            flush=True,
-        )
-        ratios.append(asynchronous.images_per_second / bsp.images_per_second)
-        shares.append(asynchronous.share)
+        rates = {}
+        for mode in ("bsp", "async"):
+            rates[mode], staleness, share = measure(mode, data_dir, settings)
+            others = f"{'-':>9} {'-':>21}"
+            if mode == "async":
+                others = f"{staleness:9.2f} {share:21.1%}"
+            print(f"{mode:>5} {rates[mode]:9,.1f} {others}", flush=True)
+        ratios.append(rates["async"] / rates["bsp"])
+        shares.append(share)
     print(f"async / bsp: {spread(ratios)}")
     print(f"share of coordinator and servers: {spread(shares)}")
     return 0
 
 
 def measure(mode: str, data_dir: str, settings: ComparisonSettings) -> Measured:
-    """Trains in one mode; returns its figures.
-
-    Raises UserError if the training fails.
-    """
+    """Trains in one mode; returns its figures."""
     with tempfile.TemporaryDirectory() as folder:
         flags = [
             f"--sync_mode={mode}",
@@ -184,10 +177,7 @@ class _Lines:
         return [json.loads(line) for line in whole]
 
     def wait_for(self, number: int) -> None:
-        """Waits until there are so many lines.
-
-        Raises UserError if the job ends before.
-        """
+        """Waits until there are so many lines; UserError if the job ends before."""
         while len(self.read()) < number:
             has_ended = self.job.poll() is not None
             if has_ended and len(self.read()) < number:
@@ -221,10 +211,7 @@ def slowed(worker: psutil.Process, speed: float) -> Iterator[None]:
 
 
 def last_worker(job: subprocess.Popen, mode: str, num_workers: int) -> psutil.Process:
-    """Returns the process in which the last worker computes.
-
-    Raises UserError if no process of this host is it.
-    """
+    """Returns the process in which the last worker computes, or raises UserError."""
     index = num_workers - 1
 
     def is_it(process: psutil.Process) -> bool:

@@ -67,11 +67,8 @@ FLAGS: cli.Groups = (cli.Flags(BalanceSettings, names=_FLAGS, common=True),)
 class OpCall:
     """What one call of an op did, in seconds of processor time.
 
-    Attributes:
-        op: The type of the op.
-        serial: The time outside all regions, on one thread.
-        regions: The time of each task of each region. A region divides work into tasks,
-            and the next one starts when all are done.
+    Outside of regions it runs on one thread. A region divides work into tasks, and the
+    next one starts when all are done.
     """
 
     op: str
@@ -92,13 +89,10 @@ class OpCall:
 
 @dataclass(frozen=True)
 class StepWork:
-    """The work of a step with some number of threads.
+    """The work of a step, divided for a number of threads.
 
-    Attributes:
-        num_threads: The number of threads that the work is divided for.
-        ops: What the compiled ops did, one after the other.
-        process_seconds: The processor time of the whole step, by all threads. It has a
-            meaning with one thread only, since others spin while they wait.
+    The compiled ops run one after the other. The processor time of the whole step, by
+    all threads, has a meaning with one thread only, since others spin while they wait.
     """
 
     num_threads: int
@@ -132,10 +126,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def record_step(settings: BalanceSettings, num_threads: int) -> StepWork:
-    """Returns the work of a training step, divided for a number of threads.
-
-    The number of threads may exceed that of the cores.
-    """
+    """Returns the work of a training step, divided for any number of threads."""
     startup.import_tensorflow()
     import tensorflow as tf
 
@@ -174,10 +165,7 @@ def record_step(settings: BalanceSettings, num_threads: int) -> StepWork:
 def recorded(file: pathlib.Path) -> Iterator[list[OpCall]]:
     """Records the compiled ops that run in the block, into the list that it yields.
 
-    Raises OSError if the file can't be written.
-
-    Args:
-        file: A new file for the library to write to.
+    The library writes to a new file; OSError if it can't.
     """
     from resnet import native  # Imports TensorFlow.
 
@@ -209,13 +197,11 @@ def parse(text: str) -> list[OpCall]:
 
 
 def median_calls(steps: Sequence[Sequence[OpCall]]) -> tuple[OpCall, ...]:
-    """Returns the calls of a step, each time the median over several steps.
+    """Returns the calls of a step, each time the median over steps that did the same.
 
-    Raises ValueError if the steps did not divide their work alike.
-
-    Args:
-        steps: The calls of steps that did the same. Ops that don't depend on each other
-            may run in any order, so those of one kind are matched by their number.
+    Ops that don't depend on each other may run in any order, so those of one kind are
+    matched by their number. Raises ValueError if the steps did not divide their work
+    alike.
     """
 
     def division(call: OpCall) -> tuple[str, tuple[int, ...]]:
@@ -250,11 +236,7 @@ def makespan(tasks: Sequence[float], num_threads: int) -> float:
 
 
 def table(alone: StepWork, others: Sequence[StepWork]) -> str:
-    """Returns how the work divides for each number of threads.
-
-    Args:
-        alone: The step with one thread, whose processor time is known.
-    """
+    """Returns how the work divides for each number of threads, by that with one."""
     rest = max(alone.process_seconds - alone.op_seconds, 0)
     lines = [
         f"processor time of a step with one thread: {alone.process_seconds:.2f} s,"

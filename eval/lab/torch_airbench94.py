@@ -193,7 +193,6 @@ class Lookahead:
     """Slow copies of the network's weights and moving averages."""
 
     def __init__(self, network: Airbench94) -> None:
-        """Copies them."""
         tensors = network.state_dict().values()
         self._own = [tensor for tensor in tensors if tensor.is_floating_point()]
         self._slow = [tensor.clone() for tensor in self._own]
@@ -209,11 +208,8 @@ def summed_gradients(network: Airbench94, args: argparse.Namespace) -> None:
     """Adds up the gradients of the ranks, in one message."""
     if args.ranks == 1:
         return
-    gradients = [
-        parameter.grad
-        for parameter in network.parameters()
-        if parameter.grad is not None
-    ]
+    parameters = network.parameters()
+    gradients = [value.grad for value in parameters if value.grad is not None]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     distributed.all_reduce(flat)
     parts = flat.split([gradient.numel() for gradient in gradients])

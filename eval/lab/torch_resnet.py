@@ -68,10 +68,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """ResNet-50 with 1,000 classes.
-
-    Source: He et al. 2015, arXiv:1512.03385.
-    """
+    """ResNet-50 with 1,000 classes (He et al. 2015, arXiv:1512.03385)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,10 +164,7 @@ MODELS: dict[str, tuple[type[nn.Module], int, int]] = {
 
 
 def inference_step(args: argparse.Namespace) -> Callable[[], torch.Tensor]:
-    """Returns a function that classifies one batch.
-
-    Normalization is folded into the convolutions.
-    """
+    """Returns a function that classifies one batch, with folded normalization."""
     make, image_size, _ = MODELS[args.model]
     dtype = torch.bfloat16 if args.precision == "bf16" else torch.float32
     model = make().eval().to(dtype=dtype, memory_format=torch.channels_last)
@@ -264,15 +258,10 @@ def layers_of(model: nn.Module, image_size: int) -> list[Layer]:
     layers: list[Layer] = []
 
     def record(module: nn.Conv2d, inputs: tuple[torch.Tensor], _: torch.Tensor) -> None:
-        layers.append(
-            Layer(
-                module.in_channels,
-                module.out_channels,
-                inputs[0].shape[-1],
-                module.kernel_size[0],
-                module.stride[0],
-            )
-        )
+        kernel_size, stride = module.kernel_size[0], module.stride[0]
+        channels, filters = module.in_channels, module.out_channels
+        side = inputs[0].shape[-1]
+        layers.append(Layer(channels, filters, side, kernel_size, stride))
 
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
@@ -336,15 +325,13 @@ def convolutions_of_rank(args: argparse.Namespace) -> dict[str, float]:
         if layer == layers[0]:  # Training needs no gradient of the network's input.
             seconds[1] = 0.0
         sums = [a + count * b for a, b in zip(sums, seconds, strict=True)]
+    names = ("output_seconds", "input_gradient_seconds", "kernel_gradient_seconds")
     rate = args.batch_size / sum(sums)
+    rates = dict.fromkeys(("median", "min", "max"), rate)
     return {
-        "median": rate,
-        "min": rate,
-        "max": rate,
+        **rates,
         "peak_memory_mb": peak_memory_mb(),
-        "output_seconds": sums[0],
-        "input_gradient_seconds": sums[1],
-        "kernel_gradient_seconds": sums[2],
+        **dict(zip(names, sums, strict=True)),
     }
 
 
@@ -419,14 +406,10 @@ def main() -> None:
         print(json.dumps(measure(args)), flush=True)
         return
     results = results_of_ranks(args.ranks)
-    sums = {
-        key: sum(result.pop(key) for result in results)
-        for key in ("median", "min", "max")
-    }
     figures: dict[str, object] = {
-        "images_per_second": sums["median"],
-        "min": sums["min"],
-        "max": sums["max"],
+        "images_per_second": sum(result.pop("median") for result in results),
+        "min": sum(result.pop("min") for result in results),
+        "max": sum(result.pop("max") for result in results),
         "peak_memory_mb": max(result.pop("peak_memory_mb") for result in results),
     }
     for key in results[0]:

@@ -63,8 +63,7 @@ def settings(depth: int, num_classes: int) -> Config:
 def compare(network: torch.nn.Module, depth: int, images: np.ndarray) -> dict:
     """Returns the differences between torchvision's network and ours.
 
-    Args:
-        images: `[batch, height, width, 3]`, float32.
+    The images are `[batch, height, width, 3]`, float32.
     """
     state = network.state_dict()
     config = settings(depth, len(state["fc.bias"]))

@@ -77,10 +77,7 @@ class CheckpointWriter:
             )
 
     def finish(self) -> None:
-        """Waits until the newest snapshot is written.
-
-        Raises UserError if it can't be written after several attempts.
-        """
+        """Waits until the newest snapshot is written; UserError if it can't be."""
         if not self.try_to_finish():
             raise UserError(
                 f"the newest checkpoint can't be written: {self._error}."

@@ -40,7 +40,14 @@ class OtherStep(CorruptCheckpoint):
 
 def fingerprints(files: Iterable[Path]) -> dict[str, Fingerprint]:
     """Returns size and SHA-256 of files, by their names."""
-    return {file.name: _fingerprint(file) for file in sorted(files)}
+    by_name = {}
+    for file in sorted(files):
+        digest = hashlib.sha256()
+        with file.open("rb") as opened:
+            while block := opened.read(_BLOCK_BYTES):
+                digest.update(block)
+            by_name[file.name] = {"bytes": opened.tell(), "sha256": digest.hexdigest()}
+    return by_name
 
 
 def write_contents(
@@ -115,9 +122,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
 
 def verify(
-    folder: Path,
-    is_wanted: Callable[[str], bool],
-    checks_other_sizes: bool = True,
+    folder: Path, is_wanted: Callable[[str], bool], checks_other_sizes: bool = True
 ) -> dict[str, Any]:
     """Reads each byte of a checkpoint's wanted files, and returns its metadata.
 
@@ -128,7 +133,7 @@ def verify(
     for name, expected in contents["files"].items():
         try:
             if is_wanted(name):
-                actual = _fingerprint(folder / name)
+                actual = fingerprints([folder / name])[name]
             elif checks_other_sizes:
                 actual = {**expected, "bytes": (folder / name).stat().st_size}
             else:
@@ -164,11 +169,3 @@ def _unread(folder: Path, name: str, error: OSError) -> UserError:
 def _digest(contents: Mapping[str, Any]) -> str:
     """Returns the SHA-256 of a JSON object, whatever the order of its names."""
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
-
-
-def _fingerprint(file: Path) -> Fingerprint:
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while block := opened.read(_BLOCK_BYTES):
-            digest.update(block)
-        return {"bytes": opened.tell(), "sha256": digest.hexdigest()}

@@ -72,13 +72,9 @@ class CheckpointManager:
         """Saves the state in the background, unless it is saved already.
 
         The metrics are those of the evaluations of this very state, by their keys in
-        the metadata; empty if it was not evaluated.
-
-        Raises:
-            AgreedError: On all ranks, if the run's folder is no longer there, or
-                another job's.
-            AgreedFailure: On all ranks, if weights are not finite, or not equal on all
-                ranks although they should be.
+        the metadata; empty if it was not evaluated. On all ranks it raises AgreedError
+        if the run's folder is no longer there, or another job's, and AgreedFailure if
+        weights are not finite, or not equal on all ranks although they should be.
         """
         if self._saved_step == self._state.step and not evaluated:
             return
@@ -108,10 +104,7 @@ class CheckpointManager:
         self._saved_step, self._saved_at = self._state.step, time.monotonic()
 
     def finish(self) -> None:
-        """Waits until the newest snapshot is written.
-
-        Raises AgreedError, on all ranks, if it can't be, or the run's folder has gone.
-        """
+        """Waits until the newest snapshot is written; AgreedError if it can't be."""
         self._communicator.report_status(
             "waiting for the last checkpoint", is_timed=False
         )

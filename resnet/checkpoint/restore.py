@@ -13,7 +13,7 @@ import keras
 from absl import logging
 
 from resnet.base import json_file
-from resnet.base.errors import UserError
+from resnet.base.errors import UserError, naming_failures
 from resnet.checkpoint import integrity, step_dirs, tensors
 from resnet.checkpoint.retention import best_top1
 from resnet.checkpoint.tensors import RANK_BATCH_NORM, Checkpoint, assign
@@ -25,7 +25,7 @@ from resnet.optim.train_state import TrainState, assign_flat, build_model
 from resnet.runtime import versions
 
 # The first part of the names of a network's variables in a checkpoint.
-_PREFIXES = {"raw": "model", "ema": "ema"}
+_PREFIXES = {"raw": "model/", "ema": "ema/"}
 
 
 def restore_newest(
@@ -211,15 +211,12 @@ def load_network(
         raise UserError(f"no checkpoint has been saved in {model_dir} yet.")
     model = build_model(config)
     prefix = _PREFIXES[weights]
-    assign(
-        {f"{prefix}/{variable.path}": variable.value for variable in model.variables},
-        {
-            name: value
-            for name, value in saved.tensors.items()
-            if name.startswith(f"{prefix}/")
-        },
-        _other_network(model),
-    )
+    variables = {
+        f"{prefix}{variable.path}": variable.value for variable in model.variables
+    }
+    of_network = filter(lambda name: name.startswith(prefix), saved.tensors)
+    values = {name: saved.tensors[name] for name in of_network}
+    assign(variables, values, _other_network(model))
     return TrainedNetwork(model, config, saved.step, weights)
 
 
@@ -240,15 +237,9 @@ def check_is_shared(
     name = communicator.broadcast(f".shared-{secrets.token_hex(8)}")
     with communicator.collective_errors():
         if communicator.rank == 0:
-            try:
+            with naming_failures(f"writing to {model_dir}"):
                 model_dir.mkdir(parents=True, exist_ok=True)
                 (model_dir / name).touch()
-            except OSError as error:
-                raise UserError(
-                    f"{model_dir} must be a folder that can be written to:"
-                    f" {os.strerror(error.errno or 0)}."
-                    " Free disk space, or check its permissions."
-                ) from error
     is_there = _appears(model_dir / name, seconds)
     answers = communicator.allgather((is_there, platform.node()))
     if communicator.rank == 0:

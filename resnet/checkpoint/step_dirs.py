@@ -99,10 +99,7 @@ def remove(folder: Path) -> None:
 
 
 def quarantine(folder: Path) -> Path:
-    """Renames a corrupt checkpoint to `damaged-step-...`, which isn't listed.
-
-    Returns the new path. Raises OSError if the folder can't be renamed.
-    """
+    """Renames a corrupt checkpoint to `damaged-step-...`, and returns the new path."""
     quarantined = folder.with_name(f"damaged-{folder.name}")
     shutil.rmtree(quarantined, ignore_errors=True)
     folder.rename(quarantined)

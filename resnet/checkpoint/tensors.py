@@ -196,10 +196,7 @@ def _read_tensors(folder: Path, prefix: str) -> dict[str, np.ndarray]:
 
 
 def load_from(folder: Path) -> Checkpoint:
-    """Returns the intact checkpoint in a folder, or the newest in that of a run.
-
-    Raises UserError if there is none.
-    """
+    """Returns the checkpoint in a folder, or the newest one in that of a run."""
     if step_dirs.is_checkpoint(folder):
         return _load_folder(folder)
     newest = load_newest(folder)

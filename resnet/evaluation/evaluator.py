@@ -172,12 +172,10 @@ class Evaluator:
         """Returns the result on all examples to every rank; only sums are reduced.
 
         The function `report` is called after each batch with the number of batches
-        done, and the predictions of this rank are added to `top`.
-
-        Raises:
-            Preempted: On all ranks, if one of them received a stop request.
-            UserError: If a record is corrupt and none may be skipped.
-            RuntimeError: If not every example was counted once.
+        done, and the predictions of this rank are added to `top`. Raises Preempted, on
+        all ranks, if one of them received a stop request, UserError if a record is
+        corrupt and none may be skipped, and RuntimeError if not every example was
+        counted once.
         """
         sums = np.zeros(4)
         for number, (images, labels, mask) in enumerate(self._batches(report)):
@@ -196,10 +194,7 @@ class Evaluator:
     def add_to(
         self, ensemble: Ensemble, penalty: float = 0.0, report: Report | None = None
     ) -> None:
-        """Adds the predictions of the current network; its arguments are `evaluate`'s.
-
-        Raises UserError if a record is corrupt and none may be skipped.
-        """
+        """Adds the current network's predictions; the arguments are `evaluate`'s."""
         for number, (images, labels, mask) in enumerate(self._batches(report)):
             ensemble.add(
                 number * self._batch_size,

@@ -102,16 +102,11 @@ class PreciseBN:
         config = self._config
         phase = phases.at(config.phases, max(step - 1, 0))
         num_parallel_calls = self._job.num_parallel_calls(config)
+        phase = dataclasses.replace(phase, num_steps=config.recalibration_batches)
+        num_parts = num_ranks * config.accumulation_steps
         reading = dataclasses.replace(
-            Reading.of_run(
-                config,
-                self._shard,
-                num_ranks * config.accumulation_steps,
-                num_parallel_calls,
-            ),
-            phases=(
-                dataclasses.replace(phase, num_steps=config.recalibration_batches),
-            ),
+            Reading.of_run(config, self._shard, num_parts, num_parallel_calls),
+            phases=(phase,),
             accumulation_steps=1,
             decoded_cache_mb=0,
         )

@@ -153,15 +153,14 @@ def _images(
 def _check(predictions: Predictions) -> None:
     """Raises ValueError if the parts of a file don't fit to each other."""
     count, num_classes = len(predictions.examples), len(predictions.class_names)
-    is_consistent = (
+    shape = predictions.top_classes.shape
+    k = shape[-1] if shape else 0
+    if not (
         predictions.labels.shape == (count,)
-        and predictions.top_classes.ndim == 2
-        and predictions.top_classes.shape == predictions.top_probabilities.shape
-        and predictions.top_classes.shape[0] == count
-        and predictions.top_classes.shape[1] > 0
+        and shape == predictions.top_probabilities.shape == (count, k)
+        and k > 0
         and len(predictions.class_descriptions) in (0, num_classes)
-    )
-    if not is_consistent:
+    ):
         raise ValueError("its arrays have other shapes")
     for classes in (predictions.labels, predictions.top_classes):
         if classes.size and not 0 <= classes.min() <= classes.max() < num_classes:

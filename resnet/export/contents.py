@@ -115,12 +115,11 @@ def from_text(text: str | None, where: str) -> Contents:
     what = "a network that eval/export.py has written"
     if text is None:
         raise UserError(f"{where} must hold {what}; it has no description.")
-    values = json_file.parse(text, dict, f"the description in {where}", what)
-    version = values.get("format_version")
+    source = f"the description in {where}"
+    version = json_file.parse(text, dict, source, what).get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise UserError(
             f"{where} must hold {what}; a later version of the program wrote it"
             f" (format {version}, here {FORMAT_VERSION}). Update resnet-cpu."
         )
-    with json_file.naming(f"the description in {where}", what):
-        return json_file.instance(Contents, values)
+    return json_file.parse(text, Contents, source, what)

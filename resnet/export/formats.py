@@ -1,4 +1,4 @@
-"""The formats that a network can be exported to, and what each of them can hold.
+"""The formats that a network can be exported to, and networks read from them.
 
 Importing it imports no TensorFlow and no package of a format.
 """
@@ -12,21 +12,17 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from resnet.base.atomic_files import sync_folder
 from resnet.base.errors import UserError, naming_failures
 from resnet.checkpoint.weight_formats import files
-from resnet.export import (
-    onnx_format,
-    openvino_format,
-    tensorflow_formats,
-    weight_files,
-)
-from resnet.export.contents import Contents, Probabilities
+from resnet.export import runtime_formats, tensorflow_formats, weight_files
+from resnet.export.contents import Contents, Probabilities, from_text
 
 if TYPE_CHECKING:  # They import TensorFlow.
     from resnet.checkpoint.restore import TrainedNetwork
+    from resnet.evaluation.predictor import Preprocessor
 
 FLOAT32, BF16, INT8 = "float32", "bf16", "int8"
 PRECISIONS = (FLOAT32, BF16, INT8)
@@ -85,9 +81,9 @@ FORMATS = {
         can_be_unfolded=True,
     ),
     "onnx": Format(
-        onnx_format.write,
-        onnx_format.description,
-        onnx_format.load,
+        runtime_formats.write_onnx,
+        runtime_formats.description_of_onnx,
+        runtime_formats.load_onnx,
         suffixes=(".onnx",),
         precisions=(FLOAT32, INT8),
         packages={
@@ -105,10 +101,10 @@ FORMATS = {
         precisions=(FLOAT32, INT8),
     ),
     "openvino": Format(
-        openvino_format.write,
-        openvino_format.description,
-        openvino_format.load,
-        file=openvino_format.FILE,
+        runtime_formats.write_openvino,
+        runtime_formats.description_of_openvino,
+        runtime_formats.load_openvino,
+        file=runtime_formats.OPENVINO_FILE,
         packages={"openvino": "openvino==2026.4.1"},
         runtime="openvino",
     ),
@@ -140,7 +136,7 @@ def check(name: str, precision: str, is_folded: bool, path: Path) -> None:
     if not is_folded and not kind.can_be_unfolded:
         able = [other for other in FORMATS if FORMATS[other].can_be_unfolded]
         raise UserError(
-            f"--nofold_batch_norm is for the formats that can be trained on,"
+            "--nofold_batch_norm is for the formats that can be trained on,"
             f" {' and '.join(able)}; got --format={name}."
         )
     if kind.suffixes and path.suffix not in kind.suffixes:
@@ -168,7 +164,7 @@ def _require(kind: Format, module: str, what: str) -> None:
         )
 
 
-def format_of(path: Path) -> Format:
+def _format_of(path: Path) -> Format:
     """Returns the format of a network, or a UserError if it can't be computed here."""
     if not path.exists():
         raise UserError(f"{path} must be an exported network; there is no such file.")
@@ -183,6 +179,46 @@ def format_of(path: Path) -> Format:
         f"{path} must be an exported network that can be computed; its format is none"
         f" of {', '.join(COMPUTED)}."
     )
+
+
+class ExportedPredictor(NamedTuple):
+    """What `evaluation.predictor.Predictor` does, with an exported network."""
+
+    preprocess: "Preprocessor"
+    probabilities: Probabilities
+
+
+class ExportedNetwork:
+    """A network that `write` has written, with its description, `contents`.
+
+    UserError if it isn't such a network, or needs a package that is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._format = path, _format_of(path)
+        with naming_failures(f"reading {path}"):
+            text = self._format.description(path)
+        self.contents = from_text(text, str(path))
+
+    def load(self) -> ExportedPredictor:
+        """Loads the network, or raises UserError. Imports TensorFlow."""
+        from resnet.data.augmentation import preprocessing
+        from resnet.evaluation.predictor import Preprocessor
+
+        assert self._format.load is not None  # noqa: S101 - As `format_of` promises.
+        try:
+            probabilities = self._format.load(self._path)
+        except Exception as error:
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise UserError(f"{self._path} can't be loaded: {reason[0]}") from error
+        described = self.contents
+        preprocess = Preprocessor(
+            described.image_size,
+            described.crop_fraction,
+            described.crop,
+            preprocessing.NOT_NORMALIZED,
+        )
+        return ExportedPredictor(preprocess, probabilities)
 
 
 def write(name: str, trained: "TrainedNetwork", contents: Contents, path: Path) -> None:

@@ -94,10 +94,9 @@ def _require_equal_network(config: Config) -> None:
     """Refuses a network whose logits would be others in torchvision."""
     if config.resnet_variant != torchvision.VARIANT:
         raise UserError(
-            f"the weights of this {config.model} would give other logits in"
-            " torchvision, which pads the images of the max pooling on all sides: only"
-            f" networks of --resnet_variant={torchvision.VARIANT} can be written for"
-            f" it; got {config.resnet_variant}"
+            "only networks of --resnet_variant=torchvision can be written for"
+            " torchvision, which pads the images of the max pooling on all sides; got"
+            f" {config.resnet_variant}"
         )
     for name in PARTS:
         value = getattr(config, name)

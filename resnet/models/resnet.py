@@ -41,7 +41,7 @@ def build(
     """Returns the float32 logits of float32 images."""
     blocks, is_bottleneck = DEPTHS[networks.MODELS[name].depth]
     is_torchvision = options.resnet_variant == "torchvision"
-    builder = _Builder(options, is_resnet_d=name.endswith("d"))
+    builder = _Builder(options, is_bottleneck, is_resnet_d=name.endswith("d"))
     x = layers.Cast(options.compute_dtype, name="cast")(images)
     x = builder.stem(x)
     if options.blur_pool == "all":
@@ -50,14 +50,13 @@ def build(
     else:
         x = layers.MaxPool(3, 2, name="stem_pool", is_symmetric=is_torchvision)(x)
     copies = [x, x]  # The first for the next block's convolutions, then its shortcut.
-    add_block = builder.bottleneck_block if is_bottleneck else builder.basic_block
     for stage, (num_blocks, filters) in enumerate(
         zip(blocks, STAGE_FILTERS, strict=True), start=1
     ):
         for block in range(1, num_blocks + 1):
             # With basic blocks, the first stage keeps the shape of its input.
             is_identity = is_torchvision and not is_bottleneck and stage == 1
-            copies = add_block(
+            copies = builder.block(
                 copies,
                 filters,
                 stride=2 if stage > 1 and block == 1 else 1,
@@ -72,11 +71,13 @@ def build(
 class _Builder:
     """Adds layers and blocks to a graph; draws the seed of each layer in order."""
 
-    def __init__(self, options: NetworkOptions, is_resnet_d: bool) -> None:
+    def __init__(
+        self, options: NetworkOptions, is_bottleneck: bool, is_resnet_d: bool
+    ) -> None:
         self.seed = options.seeds()
         self.norm = options.batch_norm
         self.zero_last_gamma = options.zero_last_gamma
-        self.is_resnet_d = is_resnet_d
+        self.is_bottleneck, self.is_resnet_d = is_bottleneck, is_resnet_d
         self.activation = options.activation
         self.se_ratio = options.se_ratio
         self.is_blurred = options.blur_pool != "none"
@@ -163,7 +164,7 @@ class _Builder:
             stride = 1
         return self.conv(x, filters, 1, stride, f"{name}_shortcut", False)
 
-    def basic_block(
+    def block(
         self,
         copies: Copies,
         filters: int,
@@ -172,25 +173,18 @@ class _Builder:
         name: str,
         num_copies: int,
     ) -> Copies:
-        """Returns the output of a block with two 3x3 convolutions."""
-        x, shortcut = copies
-        residual = self.shortcut(shortcut, filters, stride, is_projected, name)
-        x = self.conv(x, filters, 3, stride, f"{name}_1")
-        return self.last_conv(x, residual, filters, 3, f"{name}_2", num_copies)
+        """Returns the output of a block with two 3x3 convolutions, or a bottleneck.
 
-    def bottleneck_block(
-        self,
-        copies: Copies,
-        filters: int,
-        stride: int,
-        is_projected: bool,
-        name: str,
-        num_copies: int,
-    ) -> Copies:
-        """Returns the output of a block with 1x1, 3x3 and expanding 1x1 convolution."""
-        expanded = networks.BOTTLENECK_EXPANSION * filters
+        That is a 1x1, a 3x3 and an expanding 1x1 convolution.
+        """
+        num_outputs = filters
+        if self.is_bottleneck:
+            num_outputs *= networks.BOTTLENECK_EXPANSION
         x, shortcut = copies
-        residual = self.shortcut(shortcut, expanded, stride, is_projected, name)
+        residual = self.shortcut(shortcut, num_outputs, stride, is_projected, name)
+        if not self.is_bottleneck:
+            x = self.conv(x, filters, 3, stride, f"{name}_1")
+            return self.last_conv(x, residual, filters, 3, f"{name}_2", num_copies)
         x = self.conv(x, filters, 1, 1, f"{name}_1")
         x = self.conv(x, filters, 3, stride, f"{name}_2")
-        return self.last_conv(x, residual, expanded, 1, f"{name}_3", num_copies)
+        return self.last_conv(x, residual, num_outputs, 1, f"{name}_3", num_copies)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from resnet.export.exported_network import ExportedNetwork
+from resnet.export.formats import ExportedNetwork
 from tests import main_run, tiny_set
 from tests.made_once import made_once
 

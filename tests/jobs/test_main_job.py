@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from resnet.evaluation import prediction_file
-from resnet.export.exported_network import ExportedNetwork
+from resnet.export.formats import ExportedNetwork
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from tests import main_run
 from tests.jobs.conftest import MPIRUN, REPOSITORY, TIMEOUT_SECONDS

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from resnet import native
 from resnet.config import networks
-from resnet.models.layers import Layer, activations
+from resnet.models.layers import activations
 from resnet.models.layers.activations import gelu
 from tests.unit.each_map_kernel import (
     kernels,  # noqa: F401 - pytest finds it.
@@ -119,16 +119,6 @@ def test_far_from_zero_they_are_zero_or_the_identity(activation):
 def test_nan_stays_nan(activation, dtype):
     x = tf.cast(tf.fill([1, 1, 1, 40], np.nan), dtype)
     assert np.isnan(exact(activations.activate(x, activation)[0])).all()
-
-
-def test_the_layer_has_a_reference_for_each_consumer():
-    x = normal(2, 3, 3, 8, seed=0, dtype="float32")
-    one = activations.Activation("mish", "one")
-    two = activations.Activation("mish", "two", num_copies=2)
-    assert isinstance(one, Layer)
-    assert one.compute_output_shape((2, 3, 3, 8)) == (2, 3, 3, 8)
-    assert two.compute_output_shape((2, 3, 3, 8)) == [(2, 3, 3, 8)] * 2
-    np.testing.assert_array_equal(one(x), two(x)[1])
 
 
 @pytest.mark.parametrize(

@@ -100,18 +100,6 @@ def test_an_error_of_any_kind_is_said_and_not_waited_for(tmp_path, disk, caplog)
     assert saved_steps(tmp_path) == [2]
 
 
-def test_closing_waits_for_what_is_being_written_and_says_no_more(tmp_path, disk):
-    writer = CheckpointWriter(tmp_path, keep=5)
-    writer.submit(snapshot(1))
-    threading.Timer(0.05, disk.go.set).start()
-    writer.close()
-    assert saved_steps(tmp_path) == [1]
-    disk.failures = 1
-    writer.submit(snapshot(2))
-    writer.close()
-    assert saved_steps(tmp_path) == [1]
-
-
 class Ranks:
     """Stands for `BackgroundCommunicator`: ranks that meet in memory."""
 

@@ -7,11 +7,7 @@ import numpy as np
 import pytest
 
 from resnet.checkpoint import async_writer, step_dirs, tensors
-from resnet.checkpoint.manager import (
-    CheckpointManager,
-    check_weights,
-    take_snapshot,
-)
+from resnet.checkpoint.manager import CheckpointManager, check_weights, take_snapshot
 from resnet.distributed.communicator import AgreedError, AgreedFailure, Communicator
 from resnet.exchange.gradients import GradientExchange
 from resnet.hardware.placement import ProcessInfo

@@ -12,7 +12,7 @@ import pytest
 
 from eval import measuring
 from eval.lab import compression_study, study
-from eval.lab.study import Result, Run, StudyFile
+from eval.lab.study import Result, StudyFile
 from resnet.base.errors import UserError
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config, save_config
@@ -304,18 +304,3 @@ def test_checkpoints_are_kept_until_the_study_has_the_result(
     assert checkpoints.exists()
     assert run_study(tmp_path / "study", *flags).returncode == 0
     assert not checkpoints.exists()
-
-
-def test_a_file_that_is_no_study_is_refused(tmp_path):
-    path = tmp_path / "study.json"
-    StudyFile(path, {"recipe": "a"}).add(
-        Run(TOPK, 3, Result(None, 1, 1.0, 1.0, 1.0, 0.0))
-    )
-    kept = StudyFile(path, {"recipe": "a"})
-    assert kept.find(TOPK, 3) == Result(None, 1, 1.0, 1.0, 1.0, 0.0)
-    assert kept.find(TOPK, 4) is None
-    assert kept.find(QSGD, 3) is None
-    for text in ("{", "[]", '{"shared": {}, "runs": [{}]}'):
-        path.write_text(text)
-        with pytest.raises(UserError, match="must hold the results of a study"):
-            StudyFile(path, {})

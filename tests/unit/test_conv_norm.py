@@ -180,28 +180,6 @@ def test_it_convolves_before_it_normalizes(kernel_size, stride, training):
     np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_the_gradients_of_copies_are_summed(training):
-    layer = make_layer(1, 3, 3, (False, False), num_copies=2)
-    single = make_layer(1, 3, 3, (False, False))
-    inputs = tf.constant(normal(2, 5, 4, 3))
-    residual = tf.constant(normal(2, 5, 4, 3, seed=3))
-    weights = [tf.constant(normal(2, 5, 4, 3, seed=seed)) for seed in (1, 2)]
-    found = []
-    for one in (layer, single):
-        variables = [variable.value for variable in one.trainable_variables]
-        with tf.GradientTape() as tape:
-            tape.watch([inputs, residual])
-            outputs = one(inputs, residual, training=training)
-            copies = outputs if one is layer else [outputs, outputs]
-            loss = tf.add_n(
-                [tf.reduce_sum(a * b) for a, b in zip(copies, weights, strict=True)]
-            )
-        found.append(tape.gradient(loss, [inputs, residual, *variables]))
-    for ours, expected in zip(*found, strict=True):
-        np.testing.assert_allclose(ours, expected, **CLOSE)
-
-
 def test_a_graph_keeps_no_normalized_images_for_its_backward_pass():
     first = layers.ConvNorm(32, 3, 1, 0, "first", NormOptions(momentum=0.9))
     second = layers.ConvNorm(16, 1, 1, 1, "second", NormOptions(momentum=0.9))

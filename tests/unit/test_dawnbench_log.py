@@ -4,9 +4,8 @@ import pathlib
 import pytest
 
 from eval.lab import dawnbench_log
-from resnet.config import phases
 from resnet.config.config import Config, save_config
-from resnet.config.recipes import cifar10, imagenet
+from resnet.config.recipes import cifar10
 from resnet.config.resolve import resolve
 from resnet.metrics import jsonl
 from tests.in_process import assert_refused, run
@@ -71,18 +70,6 @@ def test_a_line_without_a_rate_has_that_of_the_next(config):
     steps, hours = dawnbench_log.hours_of_steps(config, lines, "the file")
     assert steps == [0, 1, 5, 6]
     assert hours == pytest.approx([0, 0.1, 0.5, 0.6])
-
-
-def test_a_run_that_begins_with_a_later_phase_has_the_time_of_its_own_steps():
-    recipe = imagenet.COLLAPSE_72EP_4K
-    given = {"model_dir": "model", "first_phase": "collapse"}
-    late = resolve(recipe, given, recipe.num_train_examples, ("a", "b"))
-    first = phases.first_step(late.phases, "collapse")
-    assert first > 0
-    lines = [train(first + 100, 4096.0), train(first + 200, 2048.0)]
-    steps, hours = dawnbench_log.hours_of_steps(late, lines, "the file")
-    assert steps == [first, first + 100, first + 200]
-    assert hours == pytest.approx([0, 100 / 3600, 300 / 3600])
 
 
 def test_an_epoch_may_end_within_a_step(config):

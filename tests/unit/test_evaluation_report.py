@@ -12,32 +12,6 @@ from resnet.evaluation.evaluator import Result
 RESULT = Result(top1=0.5, top5=0.75, loss=1.25, cross_entropy=1.0, count=8)
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        (Evaluated([60], "raw", "none"), "step 60"),
-        (Evaluated([60], "ema", "none"), "step 60, EMA weights"),
-        (Evaluated([20, 60], "raw", "weights"), "mean weights of steps 20, 60"),
-        (
-            Evaluated([20, 60], "ema", "predictions"),
-            "mean predictions of steps 20, 60, EMA weights",
-        ),
-    ],
-)
-def test_a_line_names_what_was_evaluated(tmp_path, capsys, what, words):
-    EvaluationReport({}, "").add(what, RESULT)
-    expected = f"{words}: top-1 50.00 %, top-5 75.00 %, loss 1.2500 on 8 images\n"
-    assert capsys.readouterr().out == expected
-
-
-def test_means_of_other_checkpoints_have_other_file_names():
-    combinations = ([20, 60], [40, 60], [20, 40, 60], [60])
-    evaluated = [Evaluated(steps, "raw", "weights") for steps in combinations]
-    names = {one.file_name for one in evaluated}
-    assert len(names) == len(combinations)
-    assert all(name.startswith("mean-weights-00000060-of-") for name in names)
-
-
 def test_the_log_lines_are_the_published_runs(caplog, capsys):
     logging.set_verbosity(logging.INFO)
     caplog.set_level("INFO")

@@ -18,7 +18,7 @@ from data_prep.records import manifest
 from resnet.base.errors import UserError
 from resnet.config.config import Config
 from resnet.data import record_files
-from resnet.data.record_files import ExampleShard, RecordFiles, shard_of_rank
+from resnet.data.record_files import ExampleShard, RecordFiles
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation import top_classes
 from resnet.evaluation.evaluator import Ensemble, Evaluator, Result, in_top
@@ -284,22 +284,6 @@ def test_the_ranks_together_count_each_example_once(
     assert total[2] == pytest.approx(loss, rel=LOSS_TOLERANCE)
 
 
-def test_nodes_with_files_of_their_own_together_count_each_example_once(
-    model, records, config, jpegs
-):
-    # Two ranks on the node with the first file, one with the second, one with none.
-    shards_of_ranks = [(0,), (1,), (0,), ()]
-    total = np.zeros(5)
-    for rank in range(4):
-        communicator = OneOfRanks(rank, 4, np.array([0, 0, 0, NUM_EXAMPLES, 0]))
-        shard = shard_of_rank(records, shards_of_ranks, rank)
-        Evaluator(model, shard, config, job(communicator)).evaluate()
-        total += communicator.values
-    top1, top5, loss = expected_of(probabilities(model, crops_of(jpegs))).sums()
-    assert total[[0, 1, 3, 4]].tolist() == [top1, top5, NUM_EXAMPLES, 0]
-    assert total[2] == pytest.approx(loss, rel=LOSS_TOLERANCE)
-
-
 def test_examples_that_are_missing_in_the_sum_are_an_error(evaluator):
     class Loses(Communicator):
         def allreduce_sum(self, values: np.ndarray) -> np.ndarray:
@@ -391,19 +375,6 @@ def test_an_ensemble_is_the_mean_of_its_networks(
     result = ours.evaluate_ensemble(ensemble)
     check(result, expected)
     assert result.loss - result.cross_entropy == pytest.approx(5.0, rel=1e-6)
-
-
-def test_an_ensemble_keeps_logarithms_that_float32_has_no_probabilities_for():
-    ensemble = Ensemble(1, 2)
-    for small in (-300.0, -400.0):
-        found = np.float32([[small, 0]])
-        ensemble.add(0, found, np.zeros(1, np.int32), np.ones(1, bool))
-        ensemble.penalties.append(0.0)
-        if len(ensemble.penalties) == 1:  # To the bit.
-            np.testing.assert_array_equal(next(ensemble.batches(1))[0], found)
-    ((logits, _, _),) = ensemble.batches(1)
-    # Half of exp(-300), and 1.
-    np.testing.assert_allclose(logits, [[-300 - np.log(2), 0]], rtol=1e-6, atol=1e-6)
 
 
 def test_what_one_network_of_an_ensemble_did_not_see_or_finds_nan_does_not_spread():

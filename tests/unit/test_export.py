@@ -15,7 +15,6 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 from safetensors import safe_open
-from safetensors.numpy import load_file
 
 from data_prep.records import manifest
 from resnet.checkpoint import tensors
@@ -23,7 +22,7 @@ from resnet.config.config import Config
 from resnet.data.augmentation import preprocessing
 from resnet.evaluation.predictor import Preprocessor
 from resnet.export import end_of_training, formats
-from resnet.export.exported_network import ExportedNetwork
+from resnet.export.formats import ExportedNetwork
 from resnet.watchdog import history
 from tests.in_process import Done
 from tests.unit import exported_run
@@ -260,17 +259,6 @@ def test_a_saved_model_reads_files_of_any_size_as_evaluation_does(exports, tmp_p
     found = signatures["serving_default"](image_bytes=encoded)["probabilities"]
     assert np.ptp(expected, 0).max() > 0.01  # Or it tells nothing.
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
-
-
-def test_a_raw_export_has_the_raw_weights(exports, tmp_path):
-    flags = ("--weights=raw", "--nofold_batch_norm")
-    path = tmp_path / "raw.safetensors"
-    done = exported_run.export(exports.config, "safetensors", path, *flags)
-    assert "(raw weights)" in done.stdout, done.stderr
-    saved = tensors.load(Path(exports.config.model_dir), 20).tensors
-    read = load_file(path)
-    np.testing.assert_array_equal(read["stem/kernel"], saved["model/stem/kernel"])
-    assert not np.array_equal(read["stem/kernel"], saved["ema/stem/kernel"])
 
 
 def test_a_training_that_ends_exports_its_newest_checkpoint(exports, tmp_path):

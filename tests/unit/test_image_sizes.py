@@ -60,29 +60,6 @@ def test_it_computes_what_a_network_built_for_the_size_does(name, side):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(("name", "side"), SIDES.items())
-def test_a_graph_knows_the_shapes_of_all_images(name, side):
-    model = build(name, BUILT_FOR)
-
-    @tf.function
-    def gradients(images: tf.Tensor) -> list[tf.Tensor]:
-        variables = [one.value for one in model.trainable_variables]
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(images, training=True))
-        return tape.gradient(loss, variables)
-
-    batch = tf.TensorSpec([2, side, side, 3], tf.float32)
-    graph = gradients.get_concrete_function(batch).graph
-    shapes = {
-        tuple(output.shape)
-        for operation in graph.get_operations()
-        for output in operation.outputs
-        if output.shape.rank == 4
-    }
-    assert (2, side, side, 3) in shapes
-    assert not [shape for shape in shapes if None in shape]
-
-
 def test_images_without_three_channels_are_refused():
     with pytest.raises(ValueError, match=r"found shape=\(1, 48, 48, 4\)"):
         build("resnet9", BUILT_FOR)(tf.zeros([1, 48, 48, 4]))

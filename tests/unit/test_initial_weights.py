@@ -1,7 +1,6 @@
 """Which files a run can begin with, and what is refused before anything is assigned."""
 
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
@@ -182,26 +181,4 @@ def test_variables_by_their_paths_are_read(config, tmp_path):
     }
     save_file({**VALUES, "rest": np.ones(1)}, path)
     with pytest.raises(UserError, match="it has too much: 'rest'"):
-        initial.load(path, config, OWN_SHAPES)
-
-
-def test_an_export_of_ours_tells_its_classes_and_whether_it_can_be_trained_on(
-    config, tmp_path, told
-):
-    path = tmp_path / "a.safetensors"
-
-    def write(**description: Any) -> None:
-        described = json.dumps({"class_names": list("vwxyz"), **description})
-        save_file(VALUES, path, {"resnet_cpu": described})
-
-    write(is_folded=False, batch_norm_epsilon=1e-5)
-    assert initial.load(path, config, OWN_SHAPES).keys() == {"stem/kernel"}
-    assert told[0].startswith("other classes: the classifier of ")
-    write(is_folded=True)
-    with pytest.raises(UserError, match=r"folded into the convolutions\. Export them"):
-        initial.load(path, config, OWN_SHAPES)
-    write(batch_norm_epsilon=0.5)
-    with pytest.raises(
-        UserError, match=r"recipe with batch_norm_epsilon 0\.5; got 1e-05"
-    ):
         initial.load(path, config, OWN_SHAPES)

@@ -50,11 +50,7 @@ def test_a_limit_excludes_what_is_above_it(kernels, monkeypatch):
 
 @pytest.mark.parametrize(
     ("limit", "usable"),
-    [
-        ("NONE", ()),
-        ("AVX2", ("AVX2",)),
-        ("AVX512_CORE_BF16", ("AVX2", "AVX512_CORE")),
-    ],
+    [("NONE", ()), ("AVX2", ("AVX2",)), ("AVX512_CORE_BF16", ("AVX2", "AVX512_CORE"))],
 )
 def test_usable_are_those_that_the_cpu_has_up_to_the_limit(monkeypatch, limit, usable):
     monkeypatch.setenv("RESNET_MAX_CPU_ISA", limit)

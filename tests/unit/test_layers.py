@@ -15,28 +15,6 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("is_symmetric", [False, True])
-@pytest.mark.parametrize("size", [(4, 4), (5, 6), (1, 3)])
-def test_max_pooling_takes_every_second_window_of_three(size, is_symmetric):
-    images = normal(2, *size, 3)
-    if is_symmetric:  # Padded with zeros.
-        images = np.maximum(images, 0)
-    pool = layers.MaxPool(3, 2, name="pool", is_symmetric=is_symmetric)
-    ours = pool(tf.constant(images)).numpy()
-    height, width = (-(-side // 2) for side in size)
-    # "SAME": of the padding that is needed the smaller half lies before.
-    before = [max((-(-side // 2) - 1) * 2 + 3 - side, 0) // 2 for side in size]
-    if is_symmetric:
-        before = [1, 1]
-    expected = np.empty((2, height, width, 3), np.float32)
-    for y in range(height):
-        for x in range(width):
-            top, left = 2 * y - before[0], 2 * x - before[1]
-            window = images[:, max(top, 0) : top + 3, max(left, 0) : left + 3]
-            expected[:, y, x] = window.max((1, 2))
-    np.testing.assert_array_equal(ours, expected)
-
-
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
 @pytest.mark.parametrize("size", [(4, 4), (5, 6), (7, 3), (1, 1)])
 def test_average_pooling_takes_the_mean_of_the_places_that_there_are(size, dtype):

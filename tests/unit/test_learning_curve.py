@@ -62,14 +62,6 @@ def test_the_program_draws_several_runs(config, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
 
 
-@pytest.mark.parametrize("missing", ["cross_entropy", "top5"])
-def test_a_line_without_what_is_drawn_is_named(config, missing):
-    incomplete = {name: EVAL[0][name] for name in EVAL[0] if name != missing}
-    write_metrics(config, [*TRAIN, incomplete])
-    done = run(learning_curve, f"--model_dir={config.model_dir}")
-    assert_refused(done, f"must have {missing}; that of step 30 has none")
-
-
 def test_what_cannot_be_drawn_is_one_sentence(config, tmp_path):
     model_dir = f"--model_dir={config.model_dir}"
     assert_refused(run(learning_curve), "--model_dir is required")

@@ -14,19 +14,6 @@ def evaluated(step: int, top1: float | None) -> Saved:
     return Saved(step, {} if top1 is None else {"eval": {"top1": top1}})
 
 
-@pytest.mark.parametrize(
-    ("metadata", "top1"),
-    [
-        ({}, None),
-        ({"eval": {"top1": 0.0}}, 0.0),
-        ({"eval": {"top1": 0.25}, "eval_ema": {"top1": 0.5}}, 0.5),
-        ({"eval": {"top1": 0.75}, "eval_ema": {"top1": 0.5}}, 0.75),
-    ],
-)
-def test_the_better_of_weights_and_ema_counts(metadata, top1):
-    assert retention.best_top1(metadata) == top1
-
-
 def test_the_newest_the_best_and_the_ends_of_phases_are_kept():
     accuracies = [0.5, 0.75, 0.75, 0.25, None, 0.1]
     saved = [evaluated(step, top1) for step, top1 in enumerate(accuracies, 1)]

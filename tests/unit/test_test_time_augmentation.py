@@ -2,8 +2,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from resnet.config.recipe import VIEWS
 from resnet.evaluation import test_time_augmentation
@@ -70,26 +68,6 @@ def test_shifted_images_have_half_the_weight(model):
         model, tf.constant(images, tf.float32), "flip_and_shift"
     )
     np.testing.assert_allclose(np.exp(ours), expected, rtol=1e-4)
-
-
-@settings(deadline=None, max_examples=30)
-@given(data=st.data(), views=st.integers(1, 4))
-def test_the_order_of_the_views_does_not_matter(data, views):
-    value = st.floats(-30, 30, width=32)
-    logits = np.array(
-        [[data.draw(value) for _ in range(3)] for _ in range(views)], np.float32
-    )
-    order = data.draw(st.permutations(range(views)))
-    ours, expected = (
-        test_time_augmentation.log_mean_probabilities(
-            tf.constant(one[np.newaxis])
-        ).numpy()
-        for one in (logits, logits[order])
-    )
-    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(
-        np.exp(ours[0]), softmax(logits.astype(float)).mean(0), rtol=1e-4
-    )
 
 
 def test_the_mean_keeps_logarithms_of_tiny_probabilities_and_nan():

@@ -25,7 +25,6 @@ LATE = {
     "resnet.checkpoint.weight_formats.tpu",
     "resnet.export.contents",
     "resnet.export.end_of_training",
-    "resnet.export.exported_network",
     "resnet.export.formats",
     "resnet.resnet_main",
     "resnet.training.parameter_servers.job",

@@ -81,10 +81,7 @@ def of_arrays(
 
 
 def kind_of(path: Path) -> str:
-    """Returns what a path holds: `OURS`, `TENSORFLOW` or one of `SUFFIXES`.
-
-    Raises UserError if there are no weights.
-    """
+    """Returns what a path holds: `OURS`, `TENSORFLOW` or one of `SUFFIXES`."""
     if path.suffix in SUFFIXES and path.is_file():
         return path.suffix
     if step_dirs.is_checkpoint(path) or step_dirs.saved_steps(path):
@@ -197,22 +194,18 @@ def _open_torch(path: Path) -> WeightFile:
             f"{path} needs PyTorch to be read, which isn't installed (pip install"
             " torch). Or save the state dict as .safetensors or .npz where it is."
         ) from error
+    expected = f"{path} must hold a state dict of PyTorch"
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         sentence = str(error).split(". ")[0].splitlines()[0]
-        raise UserError(
-            f"{path} must hold a state dict of PyTorch; {sentence}"
-        ) from error
+        raise UserError(f"{expected}; {sentence}") from error
     for name in _BELOW:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(name), Mapping):
             loaded = loaded[name]
-    if not isinstance(loaded, Mapping) or not all(
-        isinstance(value, torch.Tensor) for value in loaded.values()
-    ):
-        raise UserError(
-            f"{path} must hold a state dict of PyTorch; it holds other values"
-        )
+    values = loaded.values() if isinstance(loaded, Mapping) else [None]
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        raise UserError(f"{expected}; it holds other values")
     tensors = _unwrapped(loaded)
 
     def read(name: str) -> np.ndarray:

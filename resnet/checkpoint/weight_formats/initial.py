@@ -46,10 +46,9 @@ def load(path: Path, config: Config, shapes: Shapes) -> dict[str, np.ndarray]:
     """
     if files.kind_of(path) == files.OURS:
         saved = tensors.load_from(path)
+        own = [name for name in saved.tensors if name.startswith(_OWN)]
         arrays = {
-            name.removeprefix(_OWN): np.asarray(value)
-            for name, value in saved.tensors.items()
-            if name.startswith(_OWN)
+            name.removeprefix(_OWN): np.asarray(saved.tensors[name]) for name in own
         }
         file = files.of_arrays(arrays, saved.metadata.get("config"))
     else:
@@ -64,11 +63,8 @@ def load(path: Path, config: Config, shapes: Shapes) -> dict[str, np.ndarray]:
             path,
             config.num_classes,
         )
-        shapes = {
-            name: shape
-            for name, shape in shapes.items()
-            if not name.startswith(_CLASSIFIER)
-        }
+        others = [name for name in shapes if not name.startswith(_CLASSIFIER)]
+        shapes = {name: shapes[name] for name in others}
     _require_equal_variables(path, config.model, file, shapes, form)
     values = {}
     for name in shapes:

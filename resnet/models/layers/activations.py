@@ -36,7 +36,10 @@ def activate(
     """
     library = native.ops()
     if library is None:
-        return activate_with_stock_ops(x, activation, gate, residual, num_copies)
+        if gate is not None:
+            x = x * tf.cast(gate, x.dtype)[:, tf.newaxis, tf.newaxis] + residual
+        functions = {"relu": tf.nn.relu, "silu": tf.nn.silu, "mish": _mish}
+        return (functions[activation](x),) * num_copies
     return tuple(
         library.resnet_activate(
             x=x,
@@ -46,20 +49,6 @@ def activate(
             activation=activation,
         )
     )
-
-
-def activate_with_stock_ops(
-    x: tf.Tensor,
-    activation: str,
-    gate: tf.Tensor | None = None,
-    residual: tf.Tensor | None = None,
-    num_copies: int = 1,
-) -> tuple[tf.Tensor, ...]:
-    """Does what `activate` does, with TensorFlow's own ops."""
-    if gate is not None:
-        x = x * tf.cast(gate, x.dtype)[:, tf.newaxis, tf.newaxis] + residual
-    functions = {"relu": tf.nn.relu, "silu": tf.nn.silu, "mish": _mish}
-    return (functions[activation](x),) * num_copies
 
 
 def _mish(x: tf.Tensor) -> tf.Tensor:

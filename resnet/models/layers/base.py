@@ -19,11 +19,7 @@ class Layer(keras.layers.Layer):
         super().__init__(name=name, autocast=False, dtype="float32")
 
     def add_float(
-        self,
-        name: str,
-        shape: Sequence[int],
-        initializer: Any,
-        trainable: bool = True,
+        self, name: str, shape: Sequence[int], initializer: Any, trainable: bool = True
     ) -> Any:
         """Adds a float32 variable to this layer and returns it."""
         return self.add_weight(

@@ -27,24 +27,16 @@ def max_pool(
     earlier.
     """
     library = native.ops()
-    if library is None or math.prod(window) > MOST_POSITIONS:
-        return max_pool_with_stock_ops(images, window, stride, padding)
+    if library is None or math.prod(window) > MOST_POSITIONS:  # They may lose NaN.
+        if padding == "symmetric":
+            sides = [[(size - 1) // 2] * 2 for size in window]
+            paddings = [[0, 0], *sides, [0, 0]]
+            images = tf.pad(images, paddings, constant_values=images.dtype.min)
+            padding = "valid"
+        return tf.nn.max_pool2d(images, list(window), stride, padding.upper())
     return library.resnet_max_pool(
         x=images, window=list(window), stride=stride, padding=padding
     ).y
-
-
-def max_pool_with_stock_ops(
-    images: tf.Tensor, window: Sequence[int], stride: int, padding: str
-) -> tf.Tensor:
-    """Does what `max_pool` does, with TensorFlow's own ops; it may lose NaN."""
-    if padding == "symmetric":
-        sides = [[(size - 1) // 2] * 2 for size in window]
-        images = tf.pad(
-            images, [[0, 0], *sides, [0, 0]], constant_values=images.dtype.min
-        )
-        padding = "valid"
-    return tf.nn.max_pool2d(images, list(window), stride, padding.upper())
 
 
 @tf.RegisterGradient("ResnetMaxPool")
