@@ -23,7 +23,6 @@ import time
 from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "resnet-cpu"  # The folder in the archive.
@@ -69,28 +68,26 @@ class Archive:
 
     def add(self, source: Path, path: str) -> None:
         """Adds a file, or the file that a link leads to, at a path in the clone."""
-        info = self._tar.gettarinfo(str(source), f"{NAME}/{path}")
-        with source.open("rb") as file:
-            self._put(info, file)
+        self._tar.add(source, f"{NAME}/{path}", filter=self._counted)
 
     def add_bytes(self, content: bytes, path: str, mode: int = 0o644) -> None:
         """Adds a file that is not on the disk."""
         info = tarfile.TarInfo(f"{NAME}/{path}")
         info.size, info.mode, info.mtime = len(content), mode, int(time.time())
-        self._put(info, io.BytesIO(content))
+        self._tar.addfile(self._counted(info), io.BytesIO(content))
 
     def link(self, path: str, target: str) -> None:
         """Adds a symbolic link with a relative target."""
         info = tarfile.TarInfo(f"{NAME}/{path}")
         info.type, info.linkname, info.mtime = tarfile.SYMTYPE, target, int(time.time())
-        self._put(info, None)
+        self._tar.addfile(self._counted(info))
 
-    def _put(self, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
+    def _counted(self, info: tarfile.TarInfo) -> tarfile.TarInfo:
         info.uid = info.gid = 0
         info.uname = info.gname = ""
-        self._tar.addfile(info, content)
         self.num_files += 1
         self.num_bytes += info.size
+        return info
 
 
 def files_below(folder: Path, left_out: set[str]) -> Iterator[Path]:
@@ -165,10 +162,9 @@ def set_library_path(program: Path, temporary: Path) -> None:
     for command in (install, patch):
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise BundleError(
                 f"the copy of {sys.executable} can't be told where its library is:"
-                f" `{' '.join(command[:4])} ...` failed: {last}"
+                f" `{' '.join(command[:4])} ...` failed: {done.stderr.strip()[-200:]}"
             )
 
 
@@ -177,7 +173,7 @@ def add_environment(archive: Archive, environment: Path) -> None:
     environment = environment.resolve()  # If it is a link, scripts name its target.
     (site_packages,) = environment.glob("lib/python3*/site-packages")
     inside = site_packages.relative_to(environment)
-    of_tests = files_of_packages(site_packages, packages_of_tests())
+    of_tests = files_of_tests(site_packages)
     # Headers are thousands of small files, which only building ops needs.
     headers = {"include", f"{inside}/tensorflow/include"}
     for path in files_below(environment, {*headers, ".cache"}):
@@ -211,17 +207,13 @@ def add_script(archive: Archive, path: Path, environment: Path) -> None:
         archive.add(path, target)
 
 
-def packages_of_tests() -> set[str]:
-    """Returns the names of the packages that only tests need, and pip."""
+def files_of_tests(site_packages: Path) -> set[Path]:
+    """Returns the files of the packages that only tests need, and those of pip."""
     of_tests, of_programs = (
         set(re.findall(r"^([\w.-]+)==", (ROOT / name).read_text(), re.M))
         for name in ("requirements-dev.txt", "requirements.txt")
     )
-    return (of_tests - of_programs) | {"pip"}
-
-
-def files_of_packages(site_packages: Path, names: set[str]) -> set[Path]:
-    """Returns the files of installed packages, programs included."""
+    names = (of_tests - of_programs) | {"pip"}
     return {
         Path(os.path.normpath(site_packages / file))
         for package in distributions(path=[str(site_packages)])

@@ -172,16 +172,16 @@ def _data(reports: Mapping[str, HostReport], is_expected: bool) -> Finding:
         for host, report in reports.items()
         if not report.data_problem
     }
-    found = "no manifest"
-    if text := _differences(digests):
-        found = "manifests differ"
+    text = "no manifest"
+    if different := _differences(digests):
+        text = "manifests differ"
         problems.append(
             "all hosts must have the same data set; the SHA-256 of its manifest is"
-            f" {text}. Copy the records again."
+            f" {different}. Copy the records again."
         )
     elif digests:
-        found = f"the same manifest, SHA-256 {next(iter(digests.values()))}"
-    return Finding("data", found, problems)
+        text = f"the same manifest, SHA-256 {next(iter(digests.values()))}"
+    return Finding("data", text, problems)
 
 
 @dataclass(frozen=True)
@@ -374,8 +374,8 @@ def _transport(report: RankReport, reports: Mapping[str, HostReport]) -> Finding
         " docs/planning.md."
         for text, names in _by_value(worse)
     ]
-    found = _differences(carriers) or next(iter(carriers.values()))
-    return Finding("transport", found, problems, prevents_run=False)
+    text = _differences(carriers) or next(iter(carriers.values()))
+    return Finding("transport", text, problems, prevents_run=False)
 
 
 def _carrier(traffic: Traffic, num_bytes: int) -> str:

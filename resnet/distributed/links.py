@@ -109,8 +109,8 @@ class SentBytes:
     def since(self, earlier: "SentBytes") -> "SentBytes":
         """Returns what was sent after an earlier time."""
         return SentBytes(
-            Counter(self.tcp_bytes) - Counter(earlier.tcp_bytes),
-            Counter(self.port_bytes) - Counter(earlier.port_bytes),
+            dict(Counter(self.tcp_bytes) - Counter(earlier.tcp_bytes)),
+            dict(Counter(self.port_bytes) - Counter(earlier.port_bytes)),
             self.open_devices,
         )
 

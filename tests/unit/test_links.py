@@ -1,5 +1,7 @@
 """Which hosts are measured with each other, and what carries their messages."""
 
+import dataclasses
+import json
 import socket
 
 from hypothesis import given
@@ -60,4 +62,6 @@ def test_bytes_of_a_fabrics_ports_are_four_a_word(tmp_path):
 def test_only_what_has_grown_is_traffic():
     before = SentBytes({"eth0": 5, "eth1": 3}, {"p:1": 2})
     after = SentBytes({"eth0": 9, "eth1": 3, "eth2": 1}, {"p:1": 2})
-    assert after.since(before) == SentBytes({"eth0": 4, "eth2": 1}, {})
+    traffic = after.since(before)
+    assert traffic == SentBytes({"eth0": 4, "eth2": 1}, {})
+    assert json.loads(json.dumps(dataclasses.asdict(traffic)))["port_bytes"] == {}
