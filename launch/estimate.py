@@ -148,24 +148,24 @@ class ClusterFlags:
     )
 
 
-def _of_run(kind: type, *names: str) -> cli.Flags:
-    """Returns flags of a run that its duration depends on."""
-    return cli.Flags(kind, names=names, has_defaults=False, unset="recipe")
-
-
+# Flags of a run that its duration depends on.
+_OF_RUN: dict[type, str] = {
+    TrainingSettings: "model global_batch_size",
+    ScheduleOverrides: "train_epochs train_steps",
+    CompressionSettings: (
+        "compress method ratio qstates qsgd_bucket kept_values exchange"
+    ),
+    PhaseSettings: "sync_every qsr_coefficient local_velocities",
+}
 FLAGS: cli.Groups = (
     cli.Flags(NodeSpeed, common=True),
     cli.Flags(Question, common=True),
     ClusterFlags,
     cli.Flags(TrainFlags, names=("recipe",)),
-    _of_run(TrainingSettings, "model", "global_batch_size"),
-    _of_run(ScheduleOverrides, "train_epochs", "train_steps"),
-    _of_run(
-        CompressionSettings,
-        *("compress", "method", "ratio", "qstates", "qsgd_bucket"),
-        *("kept_values", "exchange"),
+    *(
+        cli.Flags(kind, tuple(names.split()), has_defaults=False, unset="recipe")
+        for kind, names in _OF_RUN.items()
     ),
-    _of_run(PhaseSettings, "sync_every", "qsr_coefficient", "local_velocities"),
 )
 
 

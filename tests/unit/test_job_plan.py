@@ -122,7 +122,9 @@ def test_another_recipe_is_named_and_given_flags_are_passed_on():
 
 
 def test_the_published_evaluation():
-    assert command(topology.stated(1, 2, 24), job="eval", ranks_per_node=1) == [
+    plan = make(topology.stated(1, 2, 24), job="eval", ranks_per_node=1)
+    assert warning(plan, "one rank uses the cores of 2 NUMA nodes")
+    assert plan.command("RECORDS", "MODEL") == [
         *("python", "eval/resnet_eval.py", "--eval_batch_size", "200"),
         *("--num_intra_threads", "46", "--num_inter_threads", "2"),
         *PROGRAM[-5:],

@@ -12,22 +12,6 @@ from resnet.base.errors import UserError
 from tests.unit import machine_trees
 
 
-def test_the_published_cluster_has_a_rank_on_each_socket():
-    chosen = layout.choose(topology.stated(256, 2, 24))
-    assert (chosen.num_ranks, chosen.ranks_per_node) == (512, 2)
-    assert (chosen.num_intra_threads, chosen.num_inter_threads) == (22, 2)
-    assert chosen.num_communication_cores == 2
-    sockets = [{core.socket for core in cores} for cores in chosen.cores]
-    assert sockets == [{0}, {1}]
-    assert chosen.warnings == ()
-
-
-def test_the_published_evaluation_is_one_process_with_46_threads():
-    chosen = layout.choose(topology.stated(1, 2, 24), ranks_per_node=1)
-    assert (chosen.num_intra_threads, chosen.num_inter_threads) == (46, 2)
-    assert "one rank uses the cores of 2 NUMA nodes" in chosen.warnings[0]
-
-
 def test_sub_numa_clusters_have_a_rank_each(tmp_path):
     chosen = layout.choose(topology.probe(machine_trees.sub_numa_clusters(tmp_path)))
     nodes = [{core.numa_node for core in cores} for cores in chosen.cores]

@@ -1,7 +1,5 @@
 """Physical cores, and how the ranks of a node divide them."""
 
-import os
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,11 +45,6 @@ def test_processors_are_grouped_by_core_cluster_and_socket(
         if siblings:
             (folder / "thread_siblings_list").write_text(f"{siblings}\n")
     assert physical_cores.group_by_core(allowed, tmp_path) == cores
-
-
-def test_this_machines_processors_are_grouped_completely():
-    grouped = [cpu for core in physical_cores.usable() for cpu in core]
-    assert sorted(grouped) == sorted(os.sched_getaffinity(0))
 
 
 def divided(num_ranks: int, cores) -> list[list[tuple[int, ...]]]:
