@@ -43,14 +43,9 @@ class AgreedFailure(RuntimeError):
 
 
 class Communicator:
-    """One rank's connection to all ranks of its job.
+    """One rank's connection to all ranks of its job; with one, calls are the identity.
 
-    With one rank, every call is the identity.
-
-    Attributes:
-        rank: Number of this rank, from 0.
-        num_ranks: Number of all ranks.
-        collectives: Collective operations on tensors inside the graph.
+    `collectives` are its operations on tensors inside the graph.
     """
 
     def __init__(self, process: ProcessInfo, mpi: Any = None) -> None:

@@ -21,13 +21,9 @@ from resnet.exchange.codecs import CODECS
 class Exchanged(NamedTuple):
     """The result of an exchange, as tensors of the step's graph.
 
-    Attributes:
-        gradients: Mean gradients over ranks, one for each variable.
-        local_loss: Loss of this rank; NaN if its gradients are not finite.
-        loss: Mean loss over ranks; NaN if the mean gradients are not finite.
-        flags: Mean over ranks of each status flag, `[num_flags]` float32; more than 0
-            where any rank has set the flag.
-        account: What the exchange costs this rank.
+    The gradients, the loss and the status flags (`[num_flags]` float32, more than 0
+    where any rank has set the flag) are means over ranks, `local_loss` is that of this
+    rank. A loss is NaN if the gradients of the same are not finite.
     """
 
     gradients: list[tf.Tensor]
@@ -42,14 +38,9 @@ class GradientExchange:
 
     The loss and the flags are one small tensor that is reduced while the gradients are
     still being computed. So all ranks agree on a stop request, a save request or a
-    non-finite loss without an extra round of communication.
-
-    Attributes:
-        collectives: The collective operations of all ranks.
-        has_momentum: Whether the mean gradients contain the momentum, so that the
-            optimizer must not add its own.
-        rank_variables: The state of this rank that the exchange keeps from step to
-            step, by its stored name (`TrainState.rank_variables`): none.
+    non-finite loss without an extra round of communication. `rank_variables` are what
+    an exchange keeps from step to step (`TrainState.rank_variables`), `has_momentum` is
+    whether the mean gradients contain the momentum, which the optimizer must not add.
     """
 
     has_momentum = False
@@ -72,13 +63,10 @@ class GradientExchange:
     ) -> Exchanged:
         """Returns the means over ranks; to be called inside the graph of a step.
 
-        Args:
-            gradients: This rank's gradients, dense float32, in the order of the names
-                of variables, which are the same on all ranks.
-            loss: This rank's mean loss, a float32 scalar.
-            flags: This rank's status flags, `[num_flags]` float32, each 0 or 1.
-            last: The place of the gradient that is computed last: that of the first
-                variable which is trained.
+        The gradients of this rank are dense float32, in the order of the names of
+        variables, which are the same on all ranks; that at the place `last` is computed
+        last: it is that of the first variable which is trained. The mean loss is a
+        float32 scalar, and the flags are `[num_flags]` float32, each 0 or 1.
         """
         local_loss = nan_unless_finite(loss, gradients[last])
         sent_loss = local_loss if self._sends_checked_loss else loss
@@ -143,10 +131,7 @@ class CompressedExchange(GradientExchange):
     ) -> None:
         """Prepares the exchange for variables by their names, the same on all ranks.
 
-        Args:
-            settings: The settings of compression; for a method with a momentum, those
-                of the run.
-            seed: Seed of the random numbers that the methods draw.
+        For a method with a momentum, the settings are those of the run.
 
         Raises:
             AgreedError: On all ranks, if the settings don't fit the variables or a

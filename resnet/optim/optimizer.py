@@ -57,13 +57,9 @@ class Optimizer:
     ) -> int:
         """Updates the variables by one step; to be called inside the graph.
 
-        Args:
-            rate_factors: The factor of each variable's learning rate, where variables
-                of factor 0, and their state, stay as they are; empty for 1.
-            collectives: The ranks that have the same state; None if no other rank has.
-
-        Returns:
-            The bytes that this rank sends to others for it.
+        Variables of a factor 0 of the learning rate, and their state, stay as they are;
+        without factors, all are 1. `collectives` are the ranks that have the same
+        state, if any; returned are the bytes that this rank sends to others.
         """
         names = list(self.variables)
         places: dict[tuple[Rule, float], list[int]] = {}

@@ -21,12 +21,8 @@ if TYPE_CHECKING:  # It imports TensorFlow.
 class PreparedRun:
     """What is settled, and the same on all ranks, before TensorFlow is imported.
 
-    Attributes:
-        config: The settings of the run.
-        settings: How the processes of the job run.
-        record_set: The data set.
-        shards_of_ranks: For each split that the run reads, the shards of each rank.
-        lock: The lock of the run's folder on rank 0; None on other ranks.
+    `shards_of_ranks` has for each split that the run reads the shards of each rank;
+    `lock` is that of the run's folder on rank 0, and None on other ranks.
     """
 
     config: Config
@@ -38,12 +34,9 @@ class PreparedRun:
 
 @dataclass(frozen=True)
 class Job:
-    """Who computes: the ranks, and the part of the machine that this rank has.
+    """Who computes: the ranks, and the threads and processors of this rank.
 
-    Attributes:
-        communicator: The ranks.
-        threads: The threads and processors of this rank.
-        signals: The stop requests that this rank knows of; None ignores them.
+    `signals` are the stop requests that this rank knows of; None ignores them.
     """
 
     communicator: Communicator

@@ -81,18 +81,16 @@ def check_shards(
 ) -> dict[str, list[tuple[int, ...]]]:
     """Checks the shards of some splits; returns which shards each rank reads of each.
 
-    `shard_by` is "example" if each rank reads all shards, "file" if it reads those on
-    its node.
+    By "example" each rank reads all shards, by "file" those on its node.
 
     Raises:
-        AgreedError: On all ranks, if a shard is missing or truncated, or if the shards
-            are not placed on the nodes as `shard_by` requires.
+        AgreedError: On all ranks, if a shard is missing, truncated, or not on the nodes
+            where `shard_by` requires it.
     """
+    splits = {name: record_set.manifest.splits[name] for name in split_names}
     return {
-        name: record_sets.check_split(
-            record_set, record_set.manifest.splits[name], shard_by, communicator
-        )
-        for name in split_names
+        name: record_sets.check_split(record_set, split, shard_by, communicator)
+        for name, split in splits.items()
     }
 
 
@@ -245,19 +243,16 @@ def open_shards(
     shards: Mapping[str, list[tuple[int, ...]]],
     communicator: Communicator,
 ) -> dict[str, "ExampleShard"]:
-    """Returns the part of each split that this rank reads. Imports TensorFlow.
-
-    `shards` are those that `check_shards` returns.
+    """Returns the part that this rank reads of each split of `check_shards`.
 
     Raises:
         AgreedError: On all ranks, if the index of a shard can't be read.
     """
     from resnet.data import record_files
 
+    shards_of_rank = {}
     with communicator.collective_errors():
-        return {
-            name: record_files.shard_of_rank(
-                record_files.open_split(record_set, name), of_ranks, communicator.rank
-            )
-            for name, of_ranks in shards.items()
-        }
+        for name, of_ranks in shards.items():
+            split, rank = record_files.open_split(record_set, name), communicator.rank
+            shards_of_rank[name] = record_files.shard_of_rank(split, of_ranks, rank)
+    return shards_of_rank

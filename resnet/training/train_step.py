@@ -23,14 +23,10 @@ DROPOUT_STREAM = 2000  # For `mix_seed`; no other use has this number.
 class StepResult(NamedTuple):
     """The result of a step on one rank.
 
-    Attributes:
-        local_loss: Mean cross-entropy of this rank's examples; NaN if its gradients are
-            not finite.
-        loss: Mean cross-entropy of the global batch; NaN if the mean gradients are not
-            finite. Like the two requests, it is the same on all ranks.
-        stop_requested: Whether any rank has been asked to stop.
-        save_requested: Whether any rank asks for a checkpoint.
-        account: What the exchange of gradients cost this rank.
+    The losses are the mean cross-entropy of this rank's examples and of the global
+    batch, NaN if the gradients of the same are not finite. The latter and whether any
+    rank has been asked to stop, or asks for a checkpoint, are the same on all ranks.
+    `account` is what the exchange of gradients cost this rank.
     """
 
     local_loss: float

@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import signal
+from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
 _LIBC = ctypes.CDLL(None)  # Loaded before a fork, after which little is safe.
@@ -29,7 +30,7 @@ def set_process_name(name: str) -> None:
 
 def process_is_stopped(pid: int) -> bool:
     """Returns whether a process is stopped by a signal."""
-    return _stat(pid)[:1] in ([b"T"], [b"t"])
+    return _stat(pid)[:1] in (["T"], ["t"])
 
 
 def parent_of(pid: int) -> int | None:
@@ -38,22 +39,22 @@ def parent_of(pid: int) -> int | None:
     return int(stat[1]) if stat else None
 
 
-def _stat(pid: int) -> list[bytes]:
+def _stat(pid: int) -> list[str]:
     """Returns the state of a process, its parent, and so on; none without a process."""
+    return "".join(_lines(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+
+
+def _lines(path: str) -> list[str]:
+    """Returns the lines of a file of the kernel; none if there is no such file."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()
+        return Path(path).read_bytes().decode(errors="replace").splitlines()
     except OSError:
         return []
 
 
 def shared_memory() -> set[str]:
     """Returns the files of /dev/shm that this process has mapped."""
-    try:
-        with open("/proc/self/maps") as file:
-            paths = {line.split(maxsplit=5)[-1].strip() for line in file}
-    except OSError:
-        return set()
+    paths = {line.split(maxsplit=5)[-1] for line in _lines("/proc/self/maps")}
     return {
         path
         for path in paths
@@ -63,11 +64,7 @@ def shared_memory() -> set[str]:
 
 def oom_kills() -> int:
     """Returns how many processes the kernel has killed because memory ran out."""
-    try:
-        with open("/proc/vmstat") as file:
-            counts = dict(line.split() for line in file)
-    except OSError:
-        return 0
+    counts = dict(line.split() for line in _lines("/proc/vmstat"))
     return int(counts.get("oom_kill", 0))
 
 

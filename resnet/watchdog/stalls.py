@@ -17,17 +17,14 @@ class Peer:
     """The last known status of one rank.
 
     Attributes:
-        rank: Number of the rank, from 0.
-        host: Name of its host.
         status: Its activity, as a phrase that can follow "while", such as "reading".
         is_timed: Whether the activity must end within the stall time, rather than in
             the longer time for untimed activities.
         waits_for_others: Whether the activity only ends when all ranks do the same.
-        since: Time at which the activity began, by this process's monotonic clock.
-        heard_at: Time of the last message of its watchdog, by the same clock.
+        since, heard_at, stopped_since: When the activity began, when its watchdog sent
+            its last message, and when a signal stopped it, if it is stopped, by this
+            process's monotonic clock.
         longest: Duration of its longest timed activity, in seconds.
-        stopped_since: Time at which a signal stopped it, by the same clock; None if it
-            isn't stopped.
     """
 
     rank: int

@@ -166,12 +166,10 @@ def test_nothing_waits_for_the_account():
 def test_more_bytes_than_an_all_gather_can_count_are_refused(method, most_ranks):
     def make(exchange: str, num_ranks: int) -> CompressedExchange:
         """Returns the exchange of ResNet-50's 25,557,032 values as one vector."""
-        return CompressedExchange(
-            Communicator(ProcessInfo(num_ranks=num_ranks)),
-            {"model": [25_557_032]},
-            CompressionSettings(compress="entiremodel", exchange=exchange, **method),
-            0,
-        )
+        ranks = Communicator(ProcessInfo(num_ranks=num_ranks))
+        facts = {"compress": "entiremodel", "exchange": exchange, **method}
+        shapes, settings = {"model": [25_557_032]}, CompressionSettings(**facts)
+        return CompressedExchange(ranks, shapes, settings, 0)
 
     make("sliced", most_ranks + 1)
     make("allgather", most_ranks)
@@ -240,14 +238,11 @@ def test_the_time_is_that_of_all_messages_one_after_the_other():
         ({}, 2, 1e-6, "allgather"),  # The bytes are the same.
         ({}, 8, 1e-6, "sliced"),
         ({}, 8, 5e-3, "allgather"),  # Twice as many messages.
-        ({}, 512, 50e-6, "sliced"),
-        ({"method": "bf16"}, 3, 50e-6, "sliced"),
         ({"method": "thresholdv"}, 512, 50e-6, "sliced"),
         # 52 KB a bucket with topk's 1 %, 1.8 MB in dgc's first epoch.
         ({}, 3, 1e-3, "allgather"),
         ({"method": "dgc"}, 3, 1e-3, "sliced"),
         ({"method": "randomk"}, 8, 1e-6, "auto"),
-        ({"method": "powersgd"}, 8, 1e-6, "auto"),
         ({"compress": "none"}, 8, 1e-6, "auto"),
         ({"exchange": "allgather"}, 512, 50e-6, "allgather"),
     ],
@@ -255,15 +250,14 @@ def test_the_time_is_that_of_all_messages_one_after_the_other():
 def test_the_faster_exchange_is_chosen(
     monkeypatch, changes, num_ranks, latency, chosen
 ):
-    network = Interconnect(latency, bandwidth=125e6)
-    monkeypatch.setattr(choice, "measure", lambda _: network)
+    monkeypatch.setattr(choice, "measure", lambda _: Interconnect(latency, 125e6))
     settings = dataclasses.replace(TOPK, ratio=0.01, **changes)
     communicator = Communicator(ProcessInfo(rank=0, num_ranks=num_ranks))
     assert choice.choose(settings, communicator) == chosen
 
 
 @pytest.mark.parametrize(
-    ("num_ranks", "most"), [(3, 26e6), (64, 26e6), (1024, 26e6), (4096, 102e6)]
+    ("num_ranks", "most"), [(3, 26e6), (1024, 26e6), (4096, 102e6)]
 )
 def test_the_measurement_of_the_network_stays_short(num_ranks, most):
     sent = []
@@ -272,11 +266,8 @@ def test_the_measurement_of_the_network_stays_short(num_ranks, most):
         assert len(parts) == num_ranks
         sent.append(parts.nbytes - parts[0].nbytes)
 
-    choice.measure(
-        SimpleNamespace(
-            num_ranks=num_ranks, allgather=lambda value: [value], alltoall=alltoall
-        )
-    )
+    ranks = {"num_ranks": num_ranks, "alltoall": alltoall}
+    choice.measure(SimpleNamespace(allgather=lambda value: [value], **ranks))
     assert 24e6 < sum(sent) < most
 
 

@@ -115,38 +115,30 @@ SHAPES = [(2, 3), (4, 1), (1, 1), (1, 5), (2, 2)]
 
 
 class Rank(Collectives):
-    """One of several ranks, which sees the messages that the others have sent before.
+    """One of several ranks, which sees the messages that others have sent before."""
 
-    Attributes:
-        sent: This rank's messages.
-    """
+    rank = num_ranks = 0
 
-    def __init__(self, rank: int, num_ranks: int) -> None:
+    def __init__(self, rank: int, ranks: list["Rank"], num_ranks: int) -> None:
         super().__init__()
+        self.rank, self.num_ranks, self._ranks = rank, num_ranks, ranks
         self.sent: list[tf.Tensor] = []
-        self.others: list[Rank] = []
-        self._place = rank, num_ranks
-
-    @property
-    def rank(self) -> int:
-        return self._place[0]
-
-    @property
-    def num_ranks(self) -> int:
-        return self._place[1]
+        ranks.append(self)
 
     def allgather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         assert name == "a name"
         self.sent.append(tensor)
-        seen = [other.sent[0] for other in self.others if other.sent]
-        padding = tf.fill([sum(rows * columns for rows, columns in SHAPES)], np.nan)
-        gathered = tf.concat([*seen, padding], 0)
-        return gathered[: padding.shape[0]]
+        known = [other.sent[0] for other in self._ranks if other.sent]
+        num_values = sum(rows * columns for rows, columns in SHAPES)
+        padding = tf.fill([num_values], np.nan)
+        return tf.concat([*known, padding], 0)[:num_values]
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 7])
 def test_each_matrix_is_computed_on_one_rank_and_known_to_all(num_ranks, monkeypatch):
-    ranks = [Rank(rank, num_ranks) for rank in range(num_ranks)]
+    ranks: list[Rank] = []
+    for rank in range(num_ranks):
+        Rank(rank, ranks, num_ranks)
     matrices = [tf.fill(shape, float(i)) for i, shape in enumerate(SHAPES)]
     computed = []
 
@@ -155,16 +147,13 @@ def test_each_matrix_is_computed_on_one_rank_and_known_to_all(num_ranks, monkeyp
         return 2 * matrix
 
     monkeypatch.setattr(muon, "orthogonalized", orthogonalized)
-    for rank in ranks:
-        rank.others = ranks
     for repetition in range(2):  # In the second, all messages are known.
         for rank in ranks:
             results, bytes_sent = muon.orthogonalized_by_ranks(matrices, rank, "a name")
             own = rank.sent[0].shape[0] if rank.sent else 0
             assert bytes_sent == 4 * own * (num_ranks - 1)
-            if repetition:
-                for result, matrix in zip(results, matrices, strict=True):
-                    np.testing.assert_array_equal(result, 2 * matrix)
+            for result, matrix in zip(results, matrices, strict=True):
+                assert not repetition or np.array_equal(result, 2 * matrix)
     assert sorted(computed) == sorted(2 * list(range(len(SHAPES))))
 
 

@@ -62,27 +62,14 @@ def test_images_smaller_than_a_window_have_no_maximum(side, stride):
 
 def test_normalization_takes_at_most_one_residual():
     x, ones = tf.zeros([2, 2, 2, 8]), tf.ones([8])
+    of_both = {"x": x, "gamma": ones, "beta": ones, "relu": False}
+    forward = {"residual": [x, x], "num_copies": 1, "epsilon": 1e-5}
+    backward = {"dy": [x], "mean": ones, "inverse_stddev": ones, "num_residuals": 2}
     with pytest.raises(REFUSED, match="num_residuals must be 0 or 1; got 2"):
-        native.ops().resnet_batch_norm(
-            x=x,
-            gamma=ones,
-            beta=ones,
-            residual=[x, x],
-            num_copies=1,
-            epsilon=1e-5,
-            relu=False,
-        )
+        native.ops().resnet_batch_norm(**of_both, **forward)
     with pytest.raises(REFUSED, match="num_residuals must be 0 or 1; got 2"):
         native.ops().resnet_batch_norm_grad(
-            dy=[x],
-            x=x,
-            positive=tf.zeros([0], tf.uint8),
-            gamma=ones,
-            beta=ones,
-            mean=ones,
-            inverse_stddev=ones,
-            num_residuals=2,
-            relu=False,
+            positive=tf.zeros([0], tf.uint8), **of_both, **backward
         )
 
 

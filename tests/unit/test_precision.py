@@ -1,4 +1,3 @@
-import types
 from collections.abc import Callable
 
 import numpy as np
@@ -17,39 +16,31 @@ ALONE = Communicator(ProcessInfo())
 def logged(monkeypatch) -> list[str]:
     """What is logged, each line led by its level."""
     lines: list[str] = []
-
-    def log(level: str):
-        return lambda text, *values: lines.append(f"{level}: {text % values}")
-
-    monkeypatch.setattr(
-        precision,
-        "logging",
-        types.SimpleNamespace(info=log("info"), warning=log("warning")),
-    )
+    for level in ("info", "warning"):
+        monkeypatch.setattr(
+            precision.logging,
+            level,
+            lambda text, lead=level: lines.append(f"{lead}: {text}"),
+        )
     return lines
 
 
 @pytest.fixture
 def measure(monkeypatch):
     """Returns a function that sets the measured times."""
-
     is_widened = [False]
     monkeypatch.setattr(native, "has_two_bf16_products", lambda: True)
-    monkeypatch.setattr(
-        native, "widen_bf16", lambda value: is_widened.__setitem__(0, value)
-    )
+    monkeypatch.setattr(native, "widen_bf16", lambda on: is_widened.__setitem__(0, on))
 
     def set_seconds(
         float32: float, bf16: float, widened: float = 9.0
     ) -> Callable[[], bool]:
-        seconds = {
-            (tf.float32, False): float32,
-            (tf.bfloat16, False): bf16,
-            (tf.bfloat16, True): widened,
-        }
-        monkeypatch.setattr(
-            precision, "_seconds", lambda dtype: seconds[dtype, is_widened[0]]
-        )
+        def seconds(dtype: tf.DType) -> float:
+            if dtype == tf.float32:
+                return float32
+            return widened if is_widened[0] else bf16
+
+        monkeypatch.setattr(precision, "_seconds", seconds)
         return lambda: is_widened[0]
 
     return set_seconds

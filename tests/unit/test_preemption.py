@@ -112,25 +112,24 @@ def test_a_second_keystroke_ends_a_process_that_computes(start):
     assert process.wait(SOON) == 130
 
 
-def test_the_interrupt_is_noted_where_a_shell_has_it_ignored(start):
-    """As of a program that is started in the background."""
-    previous = signal.signal(SIGINT, signal.SIG_IGN)
+@pytest.mark.parametrize("ignored", [SIGINT, SIGHUP])
+def test_a_start_may_ignore_the_hangup_but_not_the_interrupt(start, ignored):
+    """As of a program that is started in the background, or by nohup."""
+    previous = signal.signal(ignored, signal.SIG_IGN)
     try:
         process = start(1000.0)
     finally:
-        signal.signal(SIGINT, previous)
-    process.send_signal(SIGINT)
-    assert process.stdout.readline() == "SIGINT\n"
+        signal.signal(ignored, previous)
+    process.send_signal(ignored)
+    time.sleep(0.1)
+    process.send_signal(SIGTERM)
+    noted = "SIGINT" if ignored == SIGINT else "SIGTERM"
+    assert process.stdout.readline() == f"{noted}\n"
 
 
 @pytest.mark.parametrize(
     ("number", "words", "code"),
-    [
-        (SIGTERM, (), 0),
-        (SIGINT, (), 0),
-        (SIGTERM, ("stop",), REQUEUE_EXIT_CODE),
-        (SIGHUP, ("stop",), REQUEUE_EXIT_CODE),
-    ],
+    [(SIGTERM, (), 0), (SIGINT, (), 0), (SIGHUP, ("stop",), REQUEUE_EXIT_CODE)],
 )
 def test_signals_while_python_ends_do_not_change_the_exit_code(number, words, code):
     words = (sys.executable, "-c", LATE, str(int(number)), *words)
@@ -153,15 +152,3 @@ def test_a_terminal_that_is_closed_stops_the_program_as_sigterm_does(tmp_path):
         os.close(keyboard)
         assert process.wait() == REQUEUE_EXIT_CODE
     assert saved.exists()
-
-
-def test_a_closed_terminal_changes_nothing_under_nohup(start):
-    previous = signal.signal(SIGHUP, signal.SIG_IGN)
-    try:
-        process = start(1000.0)
-    finally:
-        signal.signal(SIGHUP, previous)
-    process.send_signal(SIGHUP)
-    time.sleep(0.1)
-    process.send_signal(SIGTERM)
-    assert process.stdout.readline() == "SIGTERM\n"

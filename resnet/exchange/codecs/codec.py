@@ -14,8 +14,7 @@ class Context(NamedTuple):
     """What a codec may use beside the values of a vector, `[n]` float32.
 
     Attributes:
-        settings: The settings of compression.
-        shape: Shape of the gradient in the vector.
+        settings, shape: The settings of compression, and the shape of the gradient.
         stream: `[4]` int64, what random numbers depend on: the seed of the run, the
             number of the vector among those of a step, the step, and the rank.
         ratio: Fraction of the values to keep, for methods that keep some: a number, or
@@ -52,10 +51,9 @@ class Residuals:
         self,
         settings: CompressionSettings,
         shapes: Mapping[str, Sequence[int]],
-        num_ranks: int,
+        num_ranks: int,  # For a subclass.
     ) -> None:
         """Creates the residuals of vectors, by the shapes of their gradients: zeros."""
-        del num_ranks
         self._settings = settings
         self._residuals: list[tf.Variable] = []
         if settings.keeps_residuals:

@@ -69,11 +69,8 @@ def cut(message: tf.Tensor, sizes: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]
 
     What these hold together is what the message holds, so the formula of a method acts
     on the whole vector, wherever it is cut. All pieces but the last one begin at
-    multiples of the codec's alignment.
-
-    Returns:
-        The messages, one behind the other, uint8; and their lengths in bytes, `[n]`
-        int32.
+    multiples of the codec's alignment. Returns the messages, one behind the other,
+    uint8; and their lengths in bytes, `[n]` int32.
 
     Raises:
         tf.errors.OpError: In the graph, if the message is corrupt.

@@ -170,12 +170,9 @@ def apply_update(
 
     The weights move as by `momentum`, and the averages of batch normalization towards
     the statistics of the batch. The update of a closure, by its number, an int64
-    scalar, that was applied before is ignored.
-
-    Args:
-        read_at: The `num_updates` of the server before its weights were read.
-        config: The settings, by whose `staleness_rate` the learning rate may be divided
-            by the staleness where that is above 1.
+    scalar, that was applied before is ignored. `read_at` is the `num_updates` of the
+    server before its weights were read. By `staleness_rate` the learning rate may be
+    divided by the staleness where that is above 1.
 
     Returns:
         The staleness, an int64 scalar, or `ALREADY_APPLIED`.
