@@ -145,7 +145,7 @@ def test_a_checkpoint_that_is_being_written_is_written_to_its_end(
     assert job.leftovers() == []
 
 
-@pytest.mark.slow  # make test has it in tests/unit/test_run_lock.py.
+@pytest.mark.slow  # make test has it in tests/unit/test_run_folder.py.
 def test_a_second_job_in_the_same_folder_is_refused(start, outcome):
     first = start()
     first.wait_for_step(2)

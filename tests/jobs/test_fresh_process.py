@@ -33,7 +33,7 @@ import numpy as np
 def check() -> None:
     from resnet import native
     from tests.unit import (
-        test_compression_ops,
+        test_compression,
         test_convolution,
         test_normalization,
         test_optimizers,
@@ -58,8 +58,8 @@ def check() -> None:
                 np.testing.assert_array_equal(one, other)
         test_normalization.assert_right(inputs, found[0], test_normalization.TOLERANCE)
     test_convolution.test_the_same_call_gives_the_same_bits()
-    for compression in test_compression_ops.METHODS[::3]:
-        test_compression_ops.test_the_op_gives_the_bytes_of_the_reference(compression)
+    for compression in test_compression.CASES[::3]:
+        test_compression.test_the_op_gives_the_bytes_of_the_reference(compression)
     print(*test_optimizers.digests_of_updates(), flush=True)
 
 

@@ -13,7 +13,7 @@ from data_prep.records import manifest
 from resnet.checkpoint import integrity, retention, tensors
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.config import phases
-from resnet.config.config import Config, save_config
+from resnet.config.config import save_config
 from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
@@ -171,29 +171,6 @@ def assert_same(
 def rates_in(model_dir: pathlib.Path) -> dict[int, float]:
     lines = jsonl.read(model_dir / jsonl.FILE)
     return {line["step"]: line["learning_rate"] for line in lines}
-
-
-def changing(config: Config, step: int) -> tuple[float, float, float]:
-    """Returns learning rate, factor of the velocity, and decay of the EMA."""
-    found = config.settings_at(step)
-    return found.learning_rate, found.velocity_factor, found.ema_decay
-
-
-def test_a_step_has_the_settings_of_its_phase(make_config):
-    settings = {
-        "train_steps": 6,
-        "warmup_steps": 2,
-        "base_learning_rate": 0.01,
-        "peak_learning_rate": 0.05,
-    }
-    corrected = make_config(learning_rate_in_velocity=True, ema_decay=0.999, **settings)
-    # Rates of 0.01 and 0.03, before 0.9 * 0.01 / 0.03; and 2 / 11 of the average.
-    assert changing(corrected, 0) == pytest.approx((0.01, 0.9, 0.1), rel=1e-14)
-    assert changing(corrected, 1) == pytest.approx((0.03, 0.3, 2 / 11), rel=1e-14)
-    plain = make_config(**settings)
-    assert changing(plain, 1) == pytest.approx((0.03, 0.9, 0.0), rel=1e-14)
-    constants = plain.settings_at(1)
-    assert (constants.nesterov_momentum, constants.decay) == (0.9, 5e-5)
 
 
 def phase_ends(model_dir) -> dict[int, str]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from resnet.base.errors import UserError
 from resnet.checkpoint import restore
@@ -15,6 +16,8 @@ from resnet.config.schedules import Schedule
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import resnet
+from resnet.optim import lookahead
+from resnet.optim.lookahead import Lookahead
 from resnet.optim.train_state import TrainState
 from resnet.runtime import versions
 from tests.unit.changed_settings import changed
@@ -268,3 +271,48 @@ def test_a_folder_without_weights_is_refused_with_its_path(config, tmp_path, nam
     with pytest.raises(UserError, match="must contain a checkpoint") as caught:
         begun(wrong, tmp_path / "new")
     assert str(tmp_path / "old") in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def looking_ahead(make_config) -> Config:
+    config = make_config(train_steps=7)
+    return dataclasses.replace(
+        config, lookahead_every=2, lookahead_decay=0.5, lookahead_power=3.0
+    )
+
+
+def test_the_decay_grows_with_the_run(looking_ahead):
+    decays = [lookahead.decay(looking_ahead, steps) for steps in (2, 4, 7)]
+    assert decays == pytest.approx([0.5 * (2 / 7) ** 3, 0.5 * (4 / 7) ** 3, 0.5])
+
+
+def test_weights_return_to_the_slow_ones_and_end_as_these(looking_ahead):
+    variable = tf.Variable([4.0, -2.0])
+    slow = Lookahead([variable], looking_ahead)
+    expected, weights = np.array([4.0, -2.0]), np.array([4.0, -2.0])
+    for steps in range(1, 8):
+        variable.assign_add([1.0, 0.5])  # A step of an optimizer.
+        weights = weights + np.array([1.0, 0.5])
+        slow.after_step(steps)
+        if steps % 2 == 0:
+            part = 0.5 * (steps / 7) ** 3
+            expected = part * expected + (1 - part) * weights
+            weights = expected
+        if steps == 7:
+            weights = expected
+        np.testing.assert_allclose(variable, weights, rtol=1e-6)
+        np.testing.assert_allclose(slow.slow[0], expected, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("one_block")
+def test_the_slow_weights_are_a_part_of_the_state(looking_ahead):
+    state = TrainState(looking_ahead)
+    assert state.lookahead is not None
+    names = [f"slow/{one.path}" for one in state.model.variables]
+    assert [name for name in state.tensors() if name.startswith("slow/")] == names
+    plain = TrainState(dataclasses.replace(looking_ahead, lookahead_every=0))
+    num_averages = len(plain.batch_norm_averages)
+    assert len(state.batch_norm_averages) == 2 * num_averages > 0
+    state.model.variables[0].assign_add(tf.ones_like(state.model.variables[0]))
+    state.restart_averages()
+    np.testing.assert_array_equal(state.lookahead.slow[0], state.model.variables[0])
