@@ -1,6 +1,7 @@
 """Jobs into which tests inject faults, and a table of how they ended.
 
-Each fault is injected on one host and, as a slow test, on two simulated ones.
+Each fault is injected on one host or, as a slow test, on two simulated ones; on both if
+FAULTS_TABLE asks for a table of all.
 """
 
 import json
@@ -36,6 +37,24 @@ FLAGS = (
 LARGE_CHECKPOINTS = "--model=resnet9"
 
 StartJob = Callable[..., Job]
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Leaves out slow tests on one host that root can run on two hosts."""
+    if os.geteuid() != 0 or "FAULTS_TABLE" in os.environ:
+        return
+    names = {item.nodeid for item in items}
+    spared = [
+        item
+        for item in items
+        if item.get_closest_marker("slow")
+        and "1 host" in item.nodeid
+        and item.nodeid.replace("1 host", "2 hosts") in names
+    ]
+    config.hook.pytest_deselected(items=spared)
+    items[:] = [item for item in items if item not in spared]
 
 
 @pytest.fixture

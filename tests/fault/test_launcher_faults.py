@@ -17,8 +17,7 @@ def processes_left(job: Job) -> list[str]:
     return [one for one in job.leftovers() if one.startswith("process")]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(("rank", "number"), [(0, signal.SIGKILL), (1, signal.SIGSTOP)])
 def test_a_watchdog_that_is_killed_or_stopped_ends_the_job(
     start, outcome, rank, number
 ):

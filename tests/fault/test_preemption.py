@@ -23,18 +23,20 @@ EVERY = "--checkpoint_every=1000steps"
 
 
 @pytest.mark.parametrize(
-    ("number", "target"),
+    ("number", "target", "times"),
     [
-        (signal.SIGTERM, "mpirun"),
-        pytest.param(signal.SIGUSR1, "mpirun", marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow),
-        pytest.param(signal.SIGUSR1, 1, marks=pytest.mark.slow),
-        pytest.param(signal.SIGINT, 1, marks=pytest.mark.slow),
-        pytest.param(signal.SIGHUP, 1, marks=pytest.mark.slow),
+        (signal.SIGTERM, "mpirun", 2),
+        *(
+            pytest.param(number, target, times, marks=pytest.mark.slow)
+            for number, target, times in [
+                (signal.SIGUSR1, "mpirun", 1),
+                (signal.SIGTERM, 0, 1),
+                (signal.SIGUSR1, 1, 2),
+                (signal.SIGINT, 1, 1),
+                (signal.SIGHUP, 1, 1),
+            ]
+        ),
     ],
-)
-@pytest.mark.parametrize(
-    "times", [pytest.param(1, marks=pytest.mark.slow), 2], ids=["once", "twice"]
 )
 def test_all_ranks_stop_after_the_same_step_which_is_saved(
     start, model_dir, outcome, number, target, times
@@ -113,9 +115,7 @@ def test_a_signal_before_the_first_step_is_heeded(start, model_dir, outcome):
     ("number", "times"),
     [
         (signal.SIGTERM, 2),
-        pytest.param(signal.SIGTERM, 1, marks=pytest.mark.slow),
         pytest.param(signal.SIGUSR1, 1, marks=pytest.mark.slow),
-        pytest.param(signal.SIGUSR1, 2, marks=pytest.mark.slow),
     ],
 )
 def test_a_checkpoint_that_is_being_written_is_written_to_its_end(

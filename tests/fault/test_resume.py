@@ -69,8 +69,8 @@ LOCAL = ("--sync_every=29",)
     ("num_ranks", "flags"),
     [
         (2, ()),
-        *(pytest.param(n, (), marks=pytest.mark.slow) for n in (1, 3, 4)),
-        *(pytest.param(n, LOCAL, marks=pytest.mark.slow) for n in (2, 3)),
+        pytest.param(3, (), marks=pytest.mark.slow),
+        pytest.param(2, LOCAL, marks=pytest.mark.slow),
     ],
 )
 def test_on_as_many_ranks_all_is_the_same_bit_for_bit(
@@ -92,7 +92,7 @@ def test_on_as_many_ranks_all_is_the_same_bit_for_bit(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "later"), [(2, 1), (1, 2), (2, 3), (3, 2)])
+@pytest.mark.parametrize(("before", "later"), [(2, 1), (2, 3)])
 def test_on_other_ranks_the_batches_are_the_same(
     interrupted, model_dir, tmp_path, before, later
 ):
