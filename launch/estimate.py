@@ -301,10 +301,6 @@ def read_cluster(
 
     Several benchmarks, with other batch sizes, also tell the seconds that don't depend
     on the batch: a line is fitted to the seconds of a step over its images.
-
-    Raises:
-        UserError: If there is no speed, a file isn't a benchmark's, or is of another
-            network, or the files differ in their ranks or image sizes.
     """
     if bool(speed.benchmark) == (speed.rate is not None):
         got = "both" if speed.benchmark else "neither"

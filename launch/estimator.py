@@ -5,8 +5,9 @@ rate: alpha + n beta and n gamma in the source. Ranks are numbered node by node,
 what they exchange within a node counts as part of its rate, so that only stages between
 nodes are counted. A node's ranks share its bandwidth.
 
-Source: Thakur, Rabenseifner and Gropp 2005, "Optimization of collective communication
-operations in MPICH", Int. J. High Perform. Comput. Appl. 19(1), pages 49 to 66.
+Source, whose sections are named below: Thakur, Rabenseifner and Gropp 2005,
+"Optimization of collective communication operations in MPICH", Int. J. High Perform.
+Comput. Appl. 19(1), pages 49 to 66.
 """
 
 import dataclasses
@@ -144,22 +145,17 @@ class Stages(NamedTuple):
 
 
 def recursive_doubling(size: float, num_nodes: int, ranks_per_node: int = 1) -> Stages:
-    """Returns an all-reduce by lg N stages in which each rank sends the whole tensor.
-
-    Source: Thakur et al. 2005, section 4.5.
-    """
+    """Returns an all-reduce by lg N stages of the whole tensor (section 4.5)."""
     num_stages = math.floor(math.log2(num_nodes))
     num_stages += 2 * _extra(num_nodes, ranks_per_node)
     return Stages(num_stages, num_stages * size * ranks_per_node, num_stages * size)
 
 
 def rabenseifner(size: float, num_nodes: int, ranks_per_node: int = 1) -> Stages:
-    """Returns an all-reduce by reduce-scatter and all-gather, 2 lg N stages.
+    """Returns an all-reduce by reduce-scatter and all-gather, 2 lg N (section 4.5).
 
     A node's ranks halve the tensor among themselves first, so that together they send
     no more than one rank would, 2 (N - 1) / N times the tensor.
-
-    Source: Thakur et al. 2005, section 4.5.
     """
     num_stages = math.floor(math.log2(num_nodes))
     in_tree = 1 << num_stages
@@ -172,9 +168,8 @@ def _extra(num_nodes: int, ranks_per_node: int) -> int:
     """Returns 1 if the tensor travels once more before all stages, and after them.
 
     For numbers that aren't powers of two, pairs of neighboring ranks become one. An
-    even number of ranks on a node pairs up within it.
-
-    Source: MPICH, allreduce_intra_recursive_doubling.c.
+    even number of ranks on a node pairs up within it (MPICH,
+    allreduce_intra_recursive_doubling.c).
     """
     is_power = num_nodes & (num_nodes - 1) == 0
     return 0 if is_power else ranks_per_node % 2
@@ -190,10 +185,7 @@ def ring(size: float, num_ranks: int) -> Stages:
 
 
 def allreduce(size: float, num_nodes: int, cluster: Cluster, kind: str) -> Stages:
-    """Returns an all-reduce of a tensor by one of `ALLREDUCES`.
-
-    "auto" is the one that takes the least time, as MPI libraries choose by the size.
-    """
+    """Returns an all-reduce by one of `ALLREDUCES`; "auto" takes the least time."""
     per_node = cluster.ranks_per_node
     kinds = {
         "recursive_doubling": recursive_doubling(size, num_nodes, per_node),
@@ -208,9 +200,7 @@ def allreduce(size: float, num_nodes: int, cluster: Cluster, kind: str) -> Stage
 def allgather(size: float, num_ranks: int) -> Stages:
     """Returns an all-gather of each rank's message, of which a node sends R - 1.
 
-    Short messages take lg R stages, others R - 1 in a ring.
-
-    Source: Thakur et al. 2005, section 4.1; MPICH for the limit.
+    Short messages take lg R stages, others R - 1 in a ring (section 4.1).
     """
     is_short = num_ranks * size < _SHORT_ALLGATHER_BYTES
     num_messages = math.ceil(math.log2(num_ranks)) if is_short else num_ranks - 1
@@ -221,9 +211,7 @@ def slices(size: float, num_ranks: int, ranks_per_node: int) -> Stages:
     """Returns an exchange in which each rank sums up one slice of all messages.
 
     An all-to-all of R - 1 slices of a rank's message, in which all ranks of a node send
-    at the same time, then an all-gather of the mean slices.
-
-    Source: Thakur et al. 2005, sections 4.1 and 4.4.
+    at the same time, then an all-gather of the mean slices (sections 4.1 and 4.4).
     """
     to_others = (num_ranks - ranks_per_node) / num_ranks * ranks_per_node
     gathered = allgather(size / num_ranks, num_ranks)
@@ -244,7 +232,6 @@ class Exchange(NamedTuple):
 
         The last bucket of k is only sent after the backward pass, and the others during
         a fraction of it, the overlap. Encoding takes the cores of the computation.
-
         Source: Agarwal et al. 2021, arXiv:2103.00543, the performance model:
         max(T_backward, (k - 1) T_bucket) + T_last.
         """
@@ -391,14 +378,11 @@ def predict(
 
 @functools.cache
 def expected_maximum(number: int) -> float:
-    """Returns the mean of the largest of N numbers, in standard deviations.
+    """Returns the mean of the largest of N standard normally distributed numbers.
 
-    The numbers are independent and normally distributed with mean 0. The mean is the
-    integral of 1 - F(x)^N over x > 0 minus that of F(x)^N over x < 0, by the trapezoid
-    rule, where F is the normal distribution function.
-
-    Source: David and Nagaraja 2003, "Order Statistics", 3rd edition, section 3.1, by
-    partial integration of the mean.
+    It is the integral of 1 - F(x)^N over x > 0 minus that of F(x)^N over x < 0, by the
+    trapezoid rule, where F is the normal distribution function. Source: David and
+    Nagaraja 2003, "Order Statistics", 3rd edition, section 3.1, by partial integration.
     """
     if number == 1:
         return 0.0  # Without the integral's rounding.
@@ -417,8 +401,6 @@ def noise_of_range(lowest: float, highest: float, mean: float, number: int) -> f
     """Returns the standard deviation of numbers, as a fraction of their mean.
 
     The mean range of n normally distributed numbers is twice their expected maximum.
-
-    Source: David and Nagaraja 2003, section 3.1.
     """
     return (highest - lowest) / mean / (2 * expected_maximum(number))
 
@@ -446,20 +428,14 @@ def knee(predictions: Sequence[Prediction]) -> Prediction:
     """Returns the number of nodes beyond which more of them gain less than they cost.
 
     It has the largest efficiency / time: beyond it the efficiency falls faster than the
-    time does.
-
-    Source: Eager, Zahorjan and Lazowska 1989, "Speedup versus efficiency in parallel
-    systems", IEEE Trans. Computers 38(3), the knee of the execution time-efficiency
-    profile.
+    time does. Source: Eager, Zahorjan and Lazowska 1989, "Speedup versus efficiency in
+    parallel systems", IEEE Trans. Computers 38(3).
     """
     return max(predictions, key=lambda of: of.efficiency / of.step_seconds)
 
 
 def alternatives(workload: Workload) -> dict[str, Workload]:
-    """Returns the training with other ways to exchange gradients, by their names.
-
-    The first one is not compressed and exchanges gradients in each step.
-    """
+    """Returns the training, first dense, with ways to exchange gradients, by names."""
     dense = dataclasses.replace(
         workload,
         compression=CompressionSettings(),

@@ -89,12 +89,7 @@ def _of_scheduler(environ: Mapping[str, str]) -> list[str]:
 
 
 def report_of_this(manifest_dir: str, root: Path = Path("/")) -> HostReport:
-    """Returns the report of this machine.
-
-    Args:
-        manifest_dir: The folder whose manifest is compared; empty for none.
-        root: The folder that stands for `/` of /proc and /sys.
-    """
+    """Returns the report of this machine, with a folder that stands for `/`."""
     data, problem = _data(manifest_dir) if manifest_dir else ("", "")
     return HostReport(
         topology=topology.probe(root),

@@ -60,12 +60,11 @@ def choose(
     """Returns the layout of a job.
 
     Args:
-        ranks_per_node: The number of ranks of a node; None for one per NUMA node. To be
-            given for nodes that leave a job one of several cores.
-        num_intra_threads: The number of threads per op; 0 leaves a few cores of each
-            rank to communication and the input pipeline.
-        num_inter_threads: The number of concurrent ops; 0 for one per core that is left
-            so, and at least one.
+        ranks_per_node: None for one per NUMA node; to be given for nodes that leave a
+            job one of several cores.
+        num_intra_threads: 0 leaves a few cores of each rank to communication and the
+            input pipeline.
+        num_inter_threads: 0 for one per core that is left so, and at least one.
 
     Raises:
         UserError: If a rank would have no core, or more threads than cores.
@@ -189,11 +188,7 @@ def _reason_for_ranks(cores: list[Core]) -> str:
 def _warnings_of_division(
     divided: tuple[tuple[Core, ...], ...], is_chosen: bool
 ) -> list[str]:
-    """Returns the warnings about uneven ranks, and those across NUMA nodes.
-
-    Ranks of equal size stay in their NUMA nodes if the size divides the number of
-    cores of each.
-    """
+    """Returns the warnings about uneven ranks, and those across NUMA nodes."""
     warnings = []
     sizes = {len(cores) for cores in divided}
     if len(sizes) > 1:
@@ -206,6 +201,7 @@ def _warnings_of_division(
         str(rank) for rank, nodes in enumerate(nodes_of_ranks) if len(nodes) > 1
     ]
     if crossing and len(divided) > 1:
+        # Ranks of a size that divides the cores of each NUMA node stay in theirs.
         counts = Counter(core.numa_node for cores in divided for core in cores)
         size = math.gcd(*counts.values())
         better = f". --ranks_per_node={counts.total() // size} avoids it"

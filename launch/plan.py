@@ -202,11 +202,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def check_and_run(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> int:
-    """Prints what a check finds, and runs the job if asked to; returns the exit code.
-
-    Raises:
-        UserError: If a flag is missing, or there is no launcher.
-    """
+    """Prints what a check finds, and runs the job if asked to."""
     data_dir, model_dir = line.values["data_dir"], line.values["model_dir"]
     if job.run:
         command_line.check_folders(data_dir, model_dir)
@@ -242,36 +238,22 @@ def check_and_run(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> int:
         return EXIT_CODE if checked.problems else 0
     if checked.plan is None or not checked.can_run:
         return EXIT_CODE
-    pattern = checked.plan.dialect.label if checked.plan.is_launched else ""
-    words = job_words(checked.plan, data_dir, model_dir)
-    code = requests.run_labelled(words, pattern, checked.hosts_of_ranks)
+    dialect, root, start = checked.plan.dialect, ROOT, list[str]()
+    if checked.plan.job != "eval":  # A training is supervised.
+        start = [sys.executable, str(ROOT / "launch/supervise.py"), "--"]
+        # A wheel has the programs of eval and launch in a folder of its own.
+        root = pathlib.Path(cli.__file__).parents[2]
+    words = checked.plan.command(
+        data_dir, model_dir, f"{root}/", sys.executable, dialect.label_options
+    )
+    pattern = dialect.label if checked.plan.is_launched else ""
+    code = requests.run_labelled([*start, *words], pattern, checked.hosts_of_ranks)
     preemption.ignore_stop_signals()
     return code
 
 
-def job_words(plan: JobPlan, data_dir: str, model_dir: str) -> list[str]:
-    """Returns the words that run a plan from here, supervised if it is a training."""
-    is_training = plan.job != "eval"
-    # A wheel has the programs of eval and launch in a folder of its own.
-    root = pathlib.Path(cli.__file__).parents[2] if is_training else ROOT
-    words = plan.command(
-        data_dir,
-        model_dir,
-        f"{root}/",
-        python=sys.executable,
-        options=plan.dialect.label_options,
-    )
-    if not is_training:
-        return words
-    return [sys.executable, str(ROOT / "launch/supervise.py"), "--", *words]
-
-
 def request(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> Request:
-    """Returns what the flags ask for.
-
-    Raises:
-        UserError: If there is no such recipe, or the data set can't be read.
-    """
+    """Returns what the flags ask for; the data set need not be readable here."""
     recipe = recipe_file.get(line.values["recipe"])
     num_examples, class_names = recipe.num_train_examples, tuple[str, ...]()
     data_dir = line.values["data_dir"]

@@ -245,14 +245,6 @@ def test_ranks_times_batch_is_the_global_batch(num_nodes, rank_batch, memory):
         assert run.rank_memory_bytes <= 0.9 * memory / 2
 
 
-def test_a_plan_of_another_batch_says_so():
-    overrides = {"global_batch_size": 8192}
-    plan = make(topology.stated(32, 2, 24), overrides=overrides)
-    assert (plan.run.micro_batch_size, plan.run.num_steps) == (128, 14_040)
-    assert "the learning rates are multiplied by 0.3333" in plan.changes[0]
-    assert make().changes == ()
-
-
 def on_two_ranks(recipe=R24K, **overrides):
     nodes = topology.stated(1, 1, 2)
     return make(nodes, recipe=recipe, ranks_per_node=2, overrides=overrides).run

@@ -246,18 +246,6 @@ def test_ranks_that_cannot_share_the_batch_are_not_started_again(
     assert starts(tmp_path) == [words]
 
 
-def test_a_script_can_be_supervised_with_the_folder_named_before_it(
-    stub, make_config, model_dir
-):
-    config = make_config(train_steps=7)
-    save_config(dataclasses.replace(config, model_dir=str(model_dir)))
-    done = "mkdir -p model/checkpoints/step-00000007; exit 0"
-    flags = (f"--model_dir={model_dir}", "--restart_seconds=0")
-    job = run(supervise, *flags, "--", stub("exit 9", done))
-    assert job.returncode == 0, job.stderr
-    assert "restart 1 of 3" in job.stderr
-
-
 @pytest.mark.parametrize("words", [("-model_dir", "M"), ("x", "--model_dir=M", "-y")])
 @pytest.mark.parametrize("given", ["", "M"])
 def test_the_folder_is_that_of_the_command(words, given):
