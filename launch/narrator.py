@@ -6,7 +6,6 @@ site from launch/jobs/site.sh, and stages the records by launch/jobs/stage.sh.
 
 import dataclasses
 import json
-import os
 import re
 import shlex
 import textwrap
@@ -207,12 +206,12 @@ def script(plan: JobPlan, data_dir: str, model_dir: str, written_by: str) -> str
             "--stage_from needs --data_dir, the folder on the disk of each node that"
             " the records are copied to; got none."
         )
-    output_dir, run_dir = os.path.split(model_dir.rstrip("/"))
+    run_dir = Path(model_dir).name
     batch = _batch_settings(flags, run_dir or plan.request.recipe_flag)
     clone = str(ROOT) if flags.clone is None else flags.clone
     defaults = {
         "DATA_DIR": data_dir,
-        "OUTPUT_DIR": (output_dir or ".") if run_dir else "",
+        "OUTPUT_DIR": str(Path(model_dir).parent) if model_dir else "",
         "HOSTFILE": plan.shape.hosts_file,
     }
     requeues = bool(dialect.run) and batch.is_resumed

@@ -205,7 +205,11 @@ def probe(root: Path = Path("/")) -> Topology:
     Args:
         root: The folder that stands for `/`: that of this machine, or another's copy.
     """
-    online = parse_cpu_list(_read(root / _CPUS / "online")) or [0]
+    status = _read(root / "proc/self/status")
+    match = re.search(r"^Cpus_allowed_list:\s*(\S+)$", status, re.M)
+    affinity = parse_cpu_list(match[1]) if match else []
+    online = parse_cpu_list(_read(root / _CPUS / "online")) or affinity or [0]
+    allowed = set(affinity or online) & set(_cpuset(root) or online)
     installed = _cores(root, online)
     features = cpu_features.flags(root / "proc/cpuinfo")
     is_this_machine = root == Path("/")
@@ -213,7 +217,7 @@ def probe(root: Path = Path("/")) -> Topology:
         features -= {"amx_bf16"}  # The training leaves it out, too.
     return Topology(
         num_nodes=1,
-        cores=tuple(_cores(root, sorted(set(online) & _allowed(root, online)))),
+        cores=tuple(_cores(root, sorted(allowed.intersection(online)))),
         num_installed_cores=len(installed),
         threads_per_core=max(len(core.cpus) for core in installed),
         memory_bytes=_memory_bytes(root),
@@ -239,16 +243,13 @@ def _number(path: Path, default: int) -> int:
     return int(text) if re.fullmatch(r"-?\d+", text) else default
 
 
-def _allowed(root: Path, online: Sequence[int]) -> set[int]:
-    """Returns the logical processors that affinity mask and cpuset allow."""
-    status = _read(root / "proc/self/status")
-    match = re.search(r"^Cpus_allowed_list:\s*(\S+)$", status, re.M)
-    allowed = set(parse_cpu_list(match[1]) if match else online)
+def _cpuset(root: Path) -> list[int]:
+    """Returns the logical processors that a cgroup allows; none without a limit."""
     for folder in _cgroups(root, "cpuset"):
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
             if cpus := parse_cpu_list(_read(folder / name)):
-                return allowed & set(cpus)
-    return allowed
+                return cpus
+    return []
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[Path]:

@@ -53,16 +53,3 @@ def test_ranks_without_a_core_are_refused(peer, monkeypatch, capsys, name, ranks
     printed = capsys.readouterr().err
     assert printed.startswith("error: --ranks must be from 1 to 2, the number of")
     assert (printed.count("\n"), f"got {ranks}." in printed) == (1, True)
-
-
-def test_the_exported_network_is_timed_in_thirds(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "openvino", types.ModuleType("openvino"))
-    peer = importlib.import_module("eval.lab.openvino_model")
-    for steps in ("1", "25", "0"):
-        words = ["openvino_model.py", "EXPORT", f"--steps={steps}"]
-        monkeypatch.setattr(sys, "argv", words)
-        with pytest.raises(SystemExit) as ended:
-            peer.main()
-        assert ended.value.code == 2
-        message = f"--steps must be a multiple of 3, above 0; got {steps}"
-        assert message in capsys.readouterr().err
