@@ -1,8 +1,7 @@
 """Networks, record sets, evaluation and prediction from Python: what `resnet` offers.
 
-Numbers are those of eval/resnet_eval.py and eval/predict.py, in one process. Mistakes
-raise `resnet.base.errors.UserError`, whose text is one sentence. TensorFlow is imported
-when a network is made.
+Numbers are those of eval/resnet_eval.py and eval/predict.py. Mistakes raise
+`resnet.base.errors.UserError`. TensorFlow is imported when a network is made.
 """
 
 import dataclasses
@@ -43,15 +42,10 @@ Image = str | os.PathLike[str] | np.ndarray
 
 @dataclass(frozen=True)
 class Prediction:
-    """A class that a network predicts for an image: its name, number and probability.
-
-    Attributes:
-        label: The number of the class, from 0.
-        probability: From 0 to 1.
-    """
+    """A class that a network predicts for an image."""
 
     class_name: str
-    label: int
+    label: int  # The number of the class, from 0.
     probability: float
 
 
@@ -247,12 +241,8 @@ def network_names() -> tuple[str, ...]:
 def open_records(data_dir: str | os.PathLike[str]) -> Records:
     """Returns the record set in a folder; indexes it first if another program wrote it.
 
-    Args:
-        data_dir: The folder of a converted data set, or of one that TensorFlow Datasets
-            or the TPU scripts wrote; with a split "validation".
-
-    Raises:
-        UserError: If the folder holds no such set.
+    It is a converted data set, or one that TensorFlow Datasets or the TPU scripts
+    wrote, with a split "validation"; else there is a UserError.
     """
     alone = ProcessInfo(), Communicator(ProcessInfo())
     return Records(record_sets.open_record_set(str(data_dir), "validation", *alone))

@@ -59,11 +59,7 @@ FLAGS = command_line.TRAINING
 
 
 def main(argv: Sequence[str], signals: StopSignals | None = None) -> int:
-    """Trains as the command line says; returns the exit code.
-
-    Without signals, the handlers of stop requests, it installs them, in a child process
-    if MPICH's mpirun has started this one.
-    """
+    """Trains as the command line says, in a child process under MPICH's mpirun."""
     signals = signals or StopSignals(launcher_death.fork_rank())
     if asks_for_evaluation(argv):
         return base_program.call(
@@ -125,11 +121,7 @@ def prepare(
     communicator: Communicator,
     signals: StopSignals,
 ) -> PreparedRun:
-    """Joins the job, and settles what the ranks must agree on before they compute.
-
-    All ranks raise AgreedError if a setting, the data or an installation is wrong, and
-    Preempted if one of them was asked to stop.
-    """
+    """Joins the job, and settles what the ranks must agree on before they compute."""
     flags, settings = line.of(TrainFlags), line.of(JobSettings)
     startup.join_job(
         process,
@@ -207,9 +199,8 @@ def resolve_settings(
 ) -> tuple[Config, list[str], RunLock | None]:
     """Returns the settings of the run, the splits that it reads, and rank 0's lock.
 
-    Rank 0 creates and locks the model directory. If the directory holds a run, the
-    settings must be those of that run. All ranks get rank 0's measured settings, or
-    raise an AgreedError.
+    Rank 0 creates and locks the model directory. If it holds a run, the settings must
+    be those of that run. All ranks get rank 0's measured settings.
     """
     lock = None
     with communicator.collective_errors():
@@ -248,11 +239,7 @@ def write_settings(
 
 @contextlib.contextmanager
 def recorded(config: Config, communicator: Communicator) -> Iterator[None]:
-    """Records how the block ends, in the files and the report of the run.
-
-    Rank 0 writes `failure.json` if the block raises an AgreedFailure. The history of
-    the run has the failure too, or that a stop request ended it.
-    """
+    """Records in the files and the report of the run how the block ends."""
     model_dir, is_writer = pathlib.Path(config.model_dir), communicator.rank == 0
     with refresh.kept_fresh(config, is_writer):
         try:

@@ -49,10 +49,7 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def remove_leftovers(folder: str | os.PathLike[str], name: str = "*") -> None:
-    """Removes the temporary files of killed writers in `folder`, not in subfolders.
-
-    `name` is the final name of the file, or a glob pattern of names.
-    """
+    """Removes killed writers' temporary files of a name, or glob, in a folder."""
     for path in pathlib.Path(folder).glob(f".{name}.*{_PARTIAL_SUFFIX}"):
         if is_leftover(path):
             path.unlink(missing_ok=True)

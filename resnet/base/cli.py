@@ -1,16 +1,12 @@
 """Command lines: flags made from dataclasses of settings, and the text of --help.
 
-A program names the dataclasses whose declared settings (`base.settings`) are its flags,
-and gets typed values:
-
     FLAGS = (JobSettings, cli.Flags(Config, names=("data_dir", "model_dir")))
 
     def main(argv: Sequence[str]) -> int:
         line = cli.parse(argv, __doc__, FLAGS)
         job = line.of(JobSettings)
 
-The flags are absl's, in an `absl.flags.FlagValues` of each call, so programs share
-nothing, and a process can call several of them.
+The flags are absl's, in an `absl.flags.FlagValues` of each call, so nothing is shared.
 """
 
 import dataclasses
@@ -45,25 +41,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Flags:
-    """The flags of a program that a dataclass of settings declares.
-
-    Attributes:
-        names: The settings that have a flag; None for all that its declarations give
-            one, without those of its bases.
-        without: Settings that have no flag in this program.
-        has_defaults: Whether a flag that isn't given has the default of its setting;
-            otherwise it has None, and something else, such as a recipe, supplies it.
-        common: Whether --help lists them; None for what the declarations say.
-        unset: What it means that a flag without a default isn't given, for the
-            reference of flags; empty for what the declaration says.
-    """
+    """The flags of a program that a dataclass of settings declares."""
 
     kind: type
-    names: Collection[str] | None = None
-    without: Collection[str] = ()
-    has_defaults: bool = True
-    common: bool | None = None
-    unset: str = ""
+    names: Collection[str] | None = None  # None for all but those of its bases.
+    without: Collection[str] = ()  # Settings that have no flag in this program.
+    has_defaults: bool = True  # Else, something such as a recipe supplies the values.
+    common: bool | None = None  # As in a declaration; None for what it says.
+    unset: str = ""  # As in a declaration; empty for what it says.
 
 
 Groups = Sequence[Flags | type]
@@ -71,19 +56,11 @@ Groups = Sequence[Flags | type]
 
 @dataclass(frozen=True)
 class Entry:
-    """One flag of a program.
+    """One flag of a program."""
 
-    Attributes:
-        setting: The name of its setting.
-        type: The type of its values: int, float, str, bool or a tuple of one of these.
-        default: The value if the flag isn't given.
-        common: Whether --help lists it.
-        unset: What it means that a flag without a default isn't given.
-    """
-
-    setting: str
+    setting: str  # The name of its setting.
     declaration: Declaration
-    type: Any
+    type: Any  # int, float, str, bool or a tuple of one of these.
     default: Any
     common: bool
     unset: str
@@ -105,24 +82,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A parsed command line.
+    """A parsed command line."""
 
-    Attributes:
-        values: The values of all flags, by the names of their settings.
-        given: The names of the settings that are given, each with the word that gives
-            it, such as `--ratio=0.1`.
-        arguments: The arguments that are not flags.
-    """
-
-    values: Mapping[str, Any]
-    given: Mapping[str, str]
-    arguments: tuple[str, ...]
+    values: Mapping[str, Any]  # Of all flags, by the names of their settings.
+    given: Mapping[str, str]  # The words that give settings, such as `--ratio=0.1`.
+    arguments: tuple[str, ...]  # Those that are not flags.
 
     def of(self, kind: type[_T]) -> _T:
-        """Returns the instance of a dataclass whose fields have the flags' values.
-
-        Fields without a flag keep their defaults.
-        """
+        """Returns a dataclass whose fields have the flags' values."""
         names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
         return kind(**{name: self.values[name] for name in names & self.values.keys()})
 
@@ -174,11 +141,7 @@ def parse(
     Args:
         usage: The docstring of the program, which --help prints as it is.
         groups: The dataclasses whose settings are the flags, in the order of --help.
-        takes_arguments: Whether the program takes arguments that are not flags.
-
-    Raises:
-        UserError: If a flag is unknown, a value has the wrong type or is out of its
-            bounds, or an argument is not a flag.
+        takes_arguments: Whether arguments that are not flags are no UserError, too.
     """
     of_program = entries(groups)
     _answer_questions(argv, usage or argv[0], of_program)

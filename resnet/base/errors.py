@@ -13,18 +13,12 @@ EXIT_CODE = 2  # Exit code of all programs for a mistake of the user.
 
 
 class UserError(ValueError):
-    """A mistake of the user, reported as one sentence without a traceback.
-
-    The sentence says what was expected, what was found and what to do.
-    """
+    """A mistake, as a sentence of what was expected, what was found and what to do."""
 
 
 @contextlib.contextmanager
 def naming_failures(action: str) -> Iterator[None]:
-    """Turns a failure of files or memory in the block into a UserError.
-
-    `action` describes the block, such as "reading the record set in /data".
-    """
+    """Turns a failure of files or memory in the block, an action, into a UserError."""
     try:
         yield
     except OSError as error:

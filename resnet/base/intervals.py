@@ -63,11 +63,7 @@ class Interval:
 
 
 def parse(text: str, flag: str, units: str = UNITS) -> Interval:
-    """Returns the interval in a text such as `500`, `500 steps` or `10minutes`.
-
-    Raises:
-        UserError: If the text is not an interval in the allowed units.
-    """
+    """Returns the interval in a text such as `10minutes`; another is a UserError."""
     match = _FORM.fullmatch(text.strip())
     length = Fraction(match[1]) if match else Fraction(0)
     unit = (match[2].rstrip("s") if match else "") or "step"

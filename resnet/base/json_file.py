@@ -6,11 +6,9 @@
 What isn't JSON of the expected form is refused with one `UserError`, a sentence that
 names the file, what it must hold, and the part that is wrong: a field that is missing,
 unknown, there twice or of another type, a number of a dataclass that isn't finite or
-has more than 64 bits, nesting without end, a file that is a pipe or too large.
-
-The fields of a dataclass may be int, float, str, bool, None, Any, other dataclasses,
-unions of one of these with None, and tuples and dicts of them. A class checks what its
-types don't say after it was made, by raising `UserError`.
+has more than 64 bits, nesting without end, a file that is a pipe or too large. The
+fields of a dataclass may be int, float, str, bool, None, Any, other dataclasses, unions
+of one of these with None, and tuples and dicts of them.
 """
 
 import contextlib
@@ -66,10 +64,7 @@ def read(
 def parse(
     text: str | bytes, kind: type[_T], source: str, what: str, advice: str = ""
 ) -> _T:
-    """Returns the object in a text, or in bytes of UTF-8, as `read` does for a file.
-
-    `source` is where the text is from, such as "the answer of host-1".
-    """
+    """Returns the object in a text or UTF-8 of a source, as `read` does for a file."""
     with naming(source, what, advice):
         values = _loaded(text)
         return typing.cast(_T, values) if kind is dict else instance(kind, values)
@@ -137,10 +132,7 @@ def instance(
 
 
 def converted(kind: Any, value: Any, where: str) -> Any:
-    """Returns a parsed JSON value, converted to one of the types of fields.
-
-    `where` is what the value is, for the sentence of an error.
-    """
+    """Returns a parsed JSON value, converted to one of the types of fields."""
     if kind is Any:
         return value
     is_any_number = False

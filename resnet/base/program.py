@@ -1,9 +1,7 @@
 """How a program starts and ends: `main(argv) -> exit code`, and errors as sentences.
 
-The installed commands are here too.
-
 Programs import this first: from then on, an import that fails because PYTHONPATH hides
-packages of the environment is one sentence.
+packages of the environment is one sentence. The installed commands are here too.
 """
 
 import functools

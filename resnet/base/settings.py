@@ -29,50 +29,29 @@ _KEY = "declaration"
 
 @dataclass(frozen=True)
 class Declaration:
-    """The declaration of a setting, apart from its name, its type and its default.
+    """The declaration of a setting, apart from its name, its type and its default."""
 
-    Attributes:
-        help: One sentence for the reference of flags; `{names}` in it stands for the
-            allowed names.
-        topic: The title under which --help lists the flag; empty for the `TOPIC` of the
-            dataclass.
-        common: Whether --help lists the flag, and not only --helpfull.
-        hidden: Whether the flag is accepted only, and listed nowhere.
-        unset: What an empty default means, for the reference of flags.
-        bounds: The lowest and the highest allowed number; None for no bounds.
-        names: The allowed names; empty for any.
-        synonyms: Other names that flags accept, each with the allowed name it means.
-        interval_units: The units of an interval, as `intervals.parse` takes them; empty
-            for other settings.
-        flag: The name of the flag if it isn't that of the field; None for no flag.
-        short_flag: The letter of the flag's short form; empty for none.
-        aliases: Names of the flag that are accepted and listed nowhere, each with the
-            letter of its short form or "".
-        decides_the_result: Whether a run can't be resumed with another value.
-        decisive_part: Returns the part of the value that decides the result.
-    """
-
-    help: str = ""
-    topic: str = ""
-    common: bool = False
-    hidden: bool = False
-    unset: str = ""
-    bounds: tuple[float, float] | None = None
-    names: tuple[str, ...] = ()
+    help: str = ""  # Of the reference of flags; `{names}` stands for `names`.
+    topic: str = ""  # Above the flag in --help; empty for the class's `TOPIC`.
+    common: bool = False  # Whether --help lists the flag, and not only --helpfull.
+    hidden: bool = False  # Whether the flag is accepted only, and listed nowhere.
+    unset: str = ""  # What an empty default means, for the reference of flags.
+    bounds: tuple[float, float] | None = None  # The lowest and highest number.
+    names: tuple[str, ...] = ()  # The allowed names; empty for any.
+    # Other values, with the names they mean.
     synonyms: tuple[tuple[str, str], ...] = ()
-    interval_units: str = ""
-    flag: str | None = ""
-    short_flag: str = ""
-    aliases: tuple[tuple[str, str], ...] = ()
-    decides_the_result: bool = True
-    decisive_part: Callable[[Any], Any] = lambda value: value
+    interval_units: str = ""  # Of an interval, as `intervals.parse` takes them.
+    flag: str | None = ""  # If it isn't the field's name; None for no flag.
+    short_flag: str = ""  # The letter of the flag's short form; empty for none.
+    aliases: tuple[tuple[str, str], ...] = ()  # Unlisted flags, and a letter or "".
+    decides_the_result: bool = True  # A run can't be resumed with another.
+    decisive_part: Callable[[Any], Any] = lambda value: value  # Of the value.
 
 
 def setting(default: Any = dataclasses.MISSING, help: str = "", **known: Any) -> Any:  # noqa: A002
     """Returns a field of a dataclass that declares a setting.
 
-    A setting without a default must be given. `known` are the other attributes of
-    `Declaration`.
+    `known` are the other attributes of `Declaration`.
     """
     return dataclasses.field(
         default=default, metadata={_KEY: Declaration(help, **known)}
@@ -144,10 +123,7 @@ def problems_of_value(value: Any, flag: str, declaration: Declaration) -> list[s
 
 
 def problems_of(values: Any, described: str) -> list[str]:
-    """Returns a sentence about each field of a dataclass whose value isn't allowed.
-
-    `described` is the instance in the sentence, such as "phase 'train'".
-    """
+    """Returns a sentence about each value of a dataclass that isn't allowed."""
     kind: Any = type(values)
     declared = declarations(kind)
     return [
@@ -158,10 +134,7 @@ def problems_of(values: Any, described: str) -> list[str]:
 
 
 def violated_requirement(declaration: Declaration, value: Any) -> str:
-    """Returns the requirement that a value violates, in words; empty if it is allowed.
-
-    A value of None is always allowed.
-    """
+    """Returns the requirement, in words, that a value violates; None violates none."""
     if value is None:
         return ""
     if declaration.bounds:

@@ -39,10 +39,7 @@ def size(
     form: str = ",.1f",
     units: Sequence[str] = ("bytes", "kB", "MB", "GB", "TB"),
 ) -> str:
-    """Returns a size in the first of the units, which ascend, where it is below 1000.
-
-    `form` is the format of the number, except that of whole bytes.
-    """
+    """Returns a size in the first unit, of ascending ones, where it is below 1000."""
     for unit in units:
         value = num_bytes / 1000 ** _POWERS_OF_1000[unit]
         if value < 1000:

@@ -26,33 +26,21 @@ _TIMED_VALUES = 25_557_032  # The parameters of ResNet-50, whose codecs were tim
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method of compression, apart from its codec.
+    """A method of compression, apart from its codec."""
 
-    Attributes:
-        coded_bytes: Returns the bytes of what a rank sends of a vector, from the
-            settings and the shape of the gradient in it.
-        size: Whether these are "exact", "estimated", or, as they depend on the
-            gradients, "assumed".
-        is_summed: Whether an all-reduce sums what the ranks send. All others send
-            messages, which a rank decodes.
-        has_momentum: Whether the residuals, which each rank keeps in any case, contain
-            the momentum, which then isn't the optimizer's.
-        needs_matrices: Whether it needs the matrix of each variable.
-        num_warmup_epochs: Returns in how many epochs more values are kept than later.
-        why_unbounded: Returns why the squared error may exceed the squared gradient, so
-            that error feedback would grow without bounds; empty if it can't.
-        seconds: Seconds in which one core encodes and decodes `_TIMED_VALUES` values,
-            medians of 7 on an AMD EPYC (Zen 5): RESULTS.md, "Compressed gradients"; 0
-            where they haven't been measured.
-    """
-
+    # The bytes that a rank sends of a vector, by the shape of the gradient in it.
     coded_bytes: Callable[["CompressionSettings", Sequence[int]], int]
-    size: str = "exact"
-    is_summed: bool = False
-    has_momentum: bool = False
-    needs_matrices: bool = False
+    size: str = "exact"  # Or "estimated" or, of gradients' values, "assumed".
+    is_summed: bool = False  # By an all-reduce; others send messages to be decoded.
+    has_momentum: bool = False  # In the residuals, instead of the optimizer.
+    needs_matrices: bool = False  # Whether it needs the matrix of each variable.
+    # In how many epochs more values are kept than later.
     num_warmup_epochs: Callable[["CompressionSettings"], int] = lambda _: 0
+    # Why the squared error may exceed the squared gradient, so that error feedback
+    # would grow without bounds; empty if it can't.
     why_unbounded: Callable[["CompressionSettings"], str] = lambda _: ""
+    # Of one core of an AMD EPYC (Zen 5), to encode and decode `_TIMED_VALUES` values
+    # (RESULTS.md, "Compressed gradients"); 0 where they haven't been measured.
     seconds: tuple[float, float] = (0.0, 0.0)
 
     @property
@@ -65,16 +53,13 @@ class Method:
 def topk_count(num_values: int, ratio: float) -> int:
     """Returns how many of n values topk keeps, n - ceil(n (1 - ratio)) + 1, at most n.
 
-    Source: sands-lab/layer-wise-aaai20, CIFAR10/core.py, Topk.
+    Source: sands-lab/layer-wise-aaai20, CIFAR10/core.py, as of `randomk_count`.
     """
     return min(num_values - math.ceil(num_values * (1 - ratio)) + 1, num_values)
 
 
 def randomk_count(num_values: int, ratio: float) -> int:
-    """Returns how many of n values randomk keeps, ceil(n ratio).
-
-    Source: sands-lab/layer-wise-aaai20, CIFAR10/core.py, Randomk.
-    """
+    """Returns how many of n values randomk keeps, ceil(n ratio)."""
     return min(math.ceil(num_values * ratio), num_values)
 
 
@@ -306,11 +291,7 @@ class CompressionSettings:
 def vectors(
     shapes: Mapping[str, Sequence[int]], granularity: str
 ) -> dict[str, Sequence[int]]:
-    """Returns the shapes of what is compressed as one vector each, by their names.
-
-    Args:
-        granularity: "layerwise" or "entiremodel".
-    """
+    """Returns the shapes of what is compressed as one vector each, by their names."""
     if granularity == "entiremodel":
         return {"model": [sum(map(math.prod, shapes.values()))]}
     return dict(shapes)
@@ -320,9 +301,6 @@ def num_bytes(settings: CompressionSettings, shape: Sequence[int]) -> int:
     """Returns the bytes that a rank sends of a vector, as exact as `Method.size` says.
 
     A message that would be longer than a dense one is dense.
-
-    Args:
-        shape: The shape of the gradient in the vector, of at least one value.
     """
     num_values = math.prod(shape)
     if num_values < settings.dense_below:
@@ -333,10 +311,7 @@ def num_bytes(settings: CompressionSettings, shape: Sequence[int]) -> int:
 
 
 def most_bytes(settings: CompressionSettings, shape: Sequence[int]) -> int:
-    """Returns the bytes of the longest message of a vector in any step.
-
-    With a warm-up they are those of its first epoch. All values may reach a threshold.
-    """
+    """Returns the bytes of the longest message of a vector in any step."""
     if METHODS[settings.method].size == "assumed":
         return dense_bytes(math.prod(shape))
     largest = dataclasses.replace(settings, ratio=settings.largest_ratio)

@@ -317,22 +317,16 @@ def _deciding(config: Config) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TrainedPhase:
-    """A phase that a run trains.
-
-    Attributes:
-        warmup_steps: The length of the warmup that begins with it.
-        peak_rate: The learning rate that this leads to; else that of the first step.
-        corners: Its first and last step, and those where the learning rate has a kink;
-            between two of them the rate is a smooth function of the step.
-        rates: The learning rates at the corners.
-    """
+    """A phase that a run trains."""
 
     settings: Phase
     first_step: int
-    warmup_steps: int
-    peak_rate: float
+    warmup_steps: int  # The length of the warmup that begins with it.
+    peak_rate: float  # That this leads to; else that of the first step.
+    # Its first and last step, and those where the learning rate has a kink; between two
+    # of them the rate is a smooth function of the step.
     corners: tuple[int, ...]
-    rates: tuple[float, ...]
+    rates: tuple[float, ...]  # The learning rates at the corners.
 
     @property
     def end_step(self) -> int:
@@ -342,17 +336,11 @@ class TrainedPhase:
 
 @dataclass(frozen=True)
 class Derived:
-    """What follows from the settings of a run.
-
-    Attributes:
-        num_parts: The number of parts of a global batch (`explain.num_parts`).
-        known_classes: The number of classes that parameters are counted for; 0 for that
-            of CIFAR-10 or ImageNet, as the network has it.
-    """
+    """What follows from the settings of a run."""
 
     config: Config
-    num_parts: int
-    known_classes: int = 0
+    num_parts: int  # The number of parts of a global batch (`explain.num_parts`).
+    known_classes: int = 0  # Of a data set; 0 for those of CIFAR-10 or ImageNet.
 
     @property
     def num_classes(self) -> int:

@@ -56,11 +56,7 @@ _OF_EVALUATION = {
 
 
 def num_parts(config: Config, num_ranks: int) -> int:
-    """Returns the number of parts of a global batch: of the ranks, or of the workers.
-
-    Raises:
-        UserError: If an asynchronous run has no rank left for a worker.
-    """
+    """Returns the parts of a global batch: those of the ranks, or of the workers."""
     return num_workers(num_ranks, config.num_ps) if config.is_async else num_ranks
 
 
@@ -85,9 +81,7 @@ def describe_run(
 ) -> str:
     """Returns the plan of a run: its settings, phases, learning rates and checkpoints.
 
-    Args:
-        overrides: The overrides from which `resolve.resolve` made the settings.
-        exchange: What the ranks send of their gradients; empty for no such line.
+    `exchange` is what the ranks send of their gradients; empty for no such line.
     """
     lines = []
     for label, text in _facts(recipe, derived, exchange):
@@ -330,10 +324,7 @@ def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def describe_changes(
     recipe: Recipe, overrides: Mapping[str, Any], derived: Derived
 ) -> list[str]:
-    """Returns a phrase for each difference between a run and its recipe.
-
-    The arguments are those of `describe_run`.
-    """
+    """Returns a phrase for each difference between a run and its recipe."""
     return [
         *_changed_data(recipe, overrides, derived),
         *_changed_length(recipe, overrides, derived.config),

@@ -1,7 +1,6 @@
 """The networks: one table of their names, modules, sizes and what is special of them.
 
-It needs no TensorFlow, since settings and plans read it. The sizes are stored, since
-counting them takes the network; a test counts them.
+The sizes are stored, since counting them takes the network; a test counts them.
 """
 
 from typing import NamedTuple
@@ -20,34 +19,22 @@ BOTTLENECK_EXPANSION = 4
 
 
 class ModelRow(NamedTuple):
-    """What is known of a network without building it.
+    """What is known of a network without building it."""
 
-    Attributes:
-        module: The module of `resnet.models` whose `build` takes its name and options.
-        num_body_parameters: The number of trainable values in front of the last layer.
-        num_class_parameters: The number of those in the last layer, for one class.
-        num_activations: The number of values that the convolutions and dense layers in
-            front of the last layer put out, for one image of `image_size`.
-        image_size: The side in pixels of the images that the network is for.
-        depth: The number of layers of a ResNet; 0 of other networks.
-        has_parts: Whether it can have other activations, squeeze-and-excitation and
-            BlurPool.
-        has_variants: Whether `resnet_variant` chooses its details.
-        has_one_image_size: Whether its dense layers fit one size of images.
-        has_image_statistics: Whether weights are computed from training images.
-    """
-
-    module: str
-    num_body_parameters: int
-    num_class_parameters: int
+    module: str  # That of `resnet.models` whose `build` takes its name and options.
+    num_body_parameters: int  # Trainable values in front of the last layer.
+    num_class_parameters: int  # Those in the last layer, for one class.
+    # The values that the convolutions and dense layers in front of the last layer put
+    # out, for one image of `image_size`.
     num_activations: int
-    image_size: int = 224
-    depth: int = 0
-    has_parts: bool = False
-    has_variants: bool = False
+    image_size: int = 224  # The side in pixels of the images that the network is for.
+    depth: int = 0  # The number of layers of a ResNet; 0 of other networks.
+    has_parts: bool = False  # Other activations, squeeze-and-excitation, BlurPool.
+    has_variants: bool = False  # Whether `resnet_variant` chooses its details.
     has_batch_norm: bool = True
     has_last_bias: bool = True
-    has_one_image_size: bool = False
+    has_one_image_size: bool = False  # Whether its dense layers fit one size of images.
+    # Whether weights are computed from training images.
     has_image_statistics: bool = False
 
     @property

@@ -1,24 +1,14 @@
-"""The optimizers by their names: a row for each module of `resnet.optim` with a rule.
-
-It imports no TensorFlow, since settings and plans read it.
-"""
+"""The optimizers by their names: a row for each rule in `resnet.optim`."""
 
 from typing import NamedTuple
 
 
 class OptimizerRow(NamedTuple):
-    """What is known of an optimizer without its formula.
+    """What is known of an optimizer without its formula."""
 
-    Attributes:
-        module: The module with its `RULE`.
-        description: What --explain calls it, with the names of settings in braces.
-        is_decoupled: Whether the weight decay acts on the variables directly. It isn't
-            the gradient of a term of the loss then.
-    """
-
-    module: str
-    description: str
-    is_decoupled: bool = False
+    module: str  # The module with its `RULE`.
+    description: str  # What --explain calls it, with the names of settings in braces.
+    is_decoupled: bool = False  # Whether the decay acts on variables, not in the loss.
 
 
 OPTIMIZERS = {

@@ -37,18 +37,12 @@ DRAWN = ("weight_decay", "momentum")
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseSettings:
-    """The settings that a phase of a recipe and a phase of a run have in common.
-
-    Attributes:
-        schedule: The schedule of the learning rate, its time 0 being the beginning of
-            the phase; None continues the schedule of the phase before.
-        reset_momentum: Whether the velocities are set to zero at the beginning.
-    """
+    """The settings that a phase of a recipe and a phase of a run have in common."""
 
     TOPIC: ClassVar[str] = topics.LABELS
 
     name: str = "train"
-    schedule: Schedule | None = None
+    schedule: Schedule | None = None  # None continues that of the phase before.
     reset_momentum: bool = False
     momentum: float = setting(
         0.9,
@@ -206,24 +200,15 @@ class StepSettings(NamedTuple):
 
     Inside the graph of a step they are float32 scalar tensors, and `step` an int64 one,
     except for `decay` and `decay_is_scaled`.
-
-    Attributes:
-        learning_rate: The rate for the mean gradient of the global batch.
-        velocity_factor: The factor of the previous velocity (`velocity_factor`).
-        nesterov_momentum: The factor of the new velocity in Nesterov's update.
-        decay: The factor of a variable that is added to its gradient, weight decay.
-        ema_decay: The decay of the moving average of the weights; 0 without one.
-        decay_is_scaled: Whether the factors of layers' learning rates multiply the part
-            of the weight decay in an update, too.
     """
 
-    learning_rate: Any
-    velocity_factor: Any
-    nesterov_momentum: Any
-    decay: float
-    ema_decay: Any = 0.0
+    learning_rate: Any  # The rate for the mean gradient of the global batch.
+    velocity_factor: Any  # The factor of the previous velocity (`velocity_factor`).
+    nesterov_momentum: Any  # The factor of the new velocity in Nesterov's update.
+    decay: float  # The factor of a variable that is added to its gradient.
+    ema_decay: Any = 0.0  # Of the moving average of the weights; 0 without one.
     step: Any = 0
-    decay_is_scaled: bool = True
+    decay_is_scaled: bool = True  # Whether the factors of layers' rates scale it too.
 
 
 def end_of_schedule(phases: Sequence[PhaseSettings], index: int) -> int:
@@ -342,24 +327,15 @@ def velocity_factor_of_part(
 ) -> Any:
     """Returns the factor of the velocity in the update by a part of a global batch.
 
-    In asynchronous training, each part updates the weights. The ratio of learning rates
-    belongs to the first one, since the rate changes once per step.
-
-    Args:
-        number: The number of the part, counted from the start of the run.
-        num_workers: The number of parts of a global batch.
+    In asynchronous training, each part, counted from the start of the run, updates the
+    weights. The ratio of learning rates belongs to the first one of a step.
     """
     is_first = number % num_workers == 0
     return settings.velocity_factor if is_first else settings.nesterov_momentum
 
 
 def parse(text: str) -> dict[str, float]:
-    """Returns the factors in a text such as `stem:0,stage1:0.1,/beta:64`.
-
-    Raises:
-        UserError: If the text has another form, a name twice, or a factor that is
-            negative or not finite.
-    """
+    """Returns the factors in a text such as `stem:0,stage1:0.1,/beta:64`."""
     factors: dict[str, float] = {}
     for part in filter(None, text.split(",")):
         name, _, number = (word.strip() for word in part.partition(":"))
@@ -380,16 +356,9 @@ def parse(text: str) -> dict[str, float]:
 def factors_of(text: str, names: Sequence[str]) -> tuple[float, ...]:
     """Returns the factor of each variable's learning rate; empty if all are 1.
 
-    The longest beginning that fits a variable's name counts, and its factor is
-    multiplied by that of the kind of variable, the end of the name. Variables that none
-    fits have the factor 1.
-
-    Args:
-        text: The factors, as `parse` takes them.
-        names: The names of the variables, such as `stage1_block1_1/kernel`.
-
-    Raises:
-        UserError: If a beginning or a kind fits no variable.
+    The longest beginning that fits a variable's name, such as `stage1_block1_1/kernel`,
+    counts, and its factor is multiplied by that of the kind of variable, the end of the
+    name. Variables that none fits have the factor 1; one that fits none is a UserError.
     """
     factors = parse(text)
     kinds = [part for part in factors if part.startswith("/")]

@@ -30,17 +30,13 @@ PARTS = ("activation", "se_ratio", "blur_pool")
 
 
 class Views(NamedTuple):
-    """The views of test-time augmentation.
+    """The views of test-time augmentation."""
 
-    Attributes:
-        num_crops: The number of crops of each image that the input makes.
-        has_flips: Whether the horizontal flips of all views are evaluated, too.
-        has_shifts: Whether images shifted by a pixel to the top left and to the bottom
-            right are, each with half the weight of the image itself.
-    """
-
-    num_crops: int = 1
+    num_crops: int = 1  # The number of crops of each image that the input makes.
+    # Whether the horizontal flips of all views are evaluated, too.
     has_flips: bool = False
+    # Whether images shifted by a pixel to the top left and to the bottom right are,
+    # each with half the weight of the image itself.
     has_shifts: bool = False
 
 

@@ -26,11 +26,7 @@ _TOLERANCE = 1e-3  # Tolerance of the phases' total length, in epochs.
 
 
 def get(name: str) -> Recipe:
-    """Returns the recipe of a name or, if the name ends in .json, that in the file.
-
-    Raises:
-        UserError: If there is no such recipe, or the file doesn't hold a recipe.
-    """
+    """Returns the recipe of a name, or of a file *.json; else there is a UserError."""
     if name.endswith(".json"):
         return read(Path(name))
     if name not in RECIPES:
@@ -42,11 +38,7 @@ def get(name: str) -> Recipe:
 
 
 def read(path: Path) -> Recipe:
-    """Returns the recipe in a file.
-
-    Raises:
-        UserError: If the file doesn't hold a recipe, naming the field that is wrong.
-    """
+    """Returns the recipe in a file; a field that is wrong is a UserError."""
     what = "a recipe"
     values = json_file.read(path, dict, what, "Correct --recipe.")
     with json_file.naming(str(path), what):

@@ -133,14 +133,11 @@ def phases_in_steps(
     global_batch_size: int,
     num_train_examples: int,
 ) -> tuple[Phase, ...]:
-    """Returns the phases of a run.
+    """Returns the phases of a run; what doesn't fit into its length is a UserError.
 
     Lengths keep their numbers of epochs, and rates scale as the recipe says. If the run
     has another total length, all lengths of the recipe are scaled, except the warmup of
     a recipe with a single phase.
-
-    Raises:
-        UserError: If the warmup, the decay or the phases don't fit into the length.
     """
     steps_per_epoch = num_train_examples / global_batch_size
     scale = length_scale(recipe, overrides, steps_per_epoch)
@@ -198,8 +195,7 @@ def _lengths(
 class Scaling:
     """The factors that turn the times and rates of a recipe into those of a run.
 
-    `length_scale` and `warmup_scale` are the epochs of the run that one epoch of the
-    recipe and of its warmup become.
+    Two are the epochs of the run that one of the recipe, and of its warmup, becomes.
     """
 
     steps_per_epoch: float
@@ -219,11 +215,7 @@ def schedule_in_steps(
     num_steps: int,
     name: str,
 ) -> Schedule:
-    """Returns the schedule of a run, from that of a recipe's phase of some name.
-
-    Raises:
-        UserError: If the warmup or the decay doesn't fit into the length.
-    """
+    """Returns the schedule of a run, from that of a recipe's phase of some name."""
     warmup_steps = _warmup_steps(schedule, scaling, overrides)
     trial = f" {_TRIAL}" if "train_steps" in overrides else ""
     if warmup_steps >= num_steps:

@@ -1,7 +1,7 @@
 """Which settings need or exclude which: one table, read by all that makes a run.
 
-`resolve` refuses what breaks a rule, and so do --explain and the planner, which resolve
-the settings of a run too. Rules are about values, wherever these are from.
+`resolve` refuses what breaks a rule, wherever the values are from, and so do --explain
+and the planner.
 """
 
 import dataclasses
@@ -26,17 +26,13 @@ class Needs:
     All are terms, separated by spaces: "ema_decay" holds if the setting hasn't its
     default, "optimizer=sgdw|adamw" if it has one of these values. A rule is broken by a
     phase in which one of `names` and all of `when` hold, and none of `others`.
-
-    Attributes:
-        because: The reason, for the sentence.
-        when: Settings without which the rule doesn't apply.
-        in_first_phase: Whether only the phase counts that the run begins with.
     """
 
     names: str
     others: str
-    because: str = ""
-    when: str = ""
+    because: str = ""  # The reason, for the sentence.
+    when: str = ""  # Settings without which the rule doesn't apply.
+    # Whether only the phase counts that the run begins with.
     in_first_phase: bool = False
 
 
@@ -248,9 +244,7 @@ def broken(run: CompressionSettings) -> list[str]:
 def _sentences(rule: Needs, of_phases: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yields a sentence about each pair of terms that breaks the rule in some phase.
 
-    Args:
-        of_phases: The settings of a run in each phase, the one first that it begins
-            with.
+    The settings of the phase that the run begins with are first.
     """
     if rule.in_first_phase:
         of_phases = of_phases[:1]
@@ -366,11 +360,7 @@ def problems_of_overrides(recipe: Recipe, overrides: Mapping[str, Any]) -> list[
 
 
 def num_workers(num_ranks: int, num_servers: int) -> int:
-    """Returns the number of workers of an asynchronous job.
-
-    Raises:
-        UserError: If no rank is left for a worker.
-    """
+    """Returns the number of workers of an asynchronous job; none is a UserError."""
     workers = num_ranks - 1 - num_servers
     if workers < 1:
         raise UserError(

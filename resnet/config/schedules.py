@@ -50,11 +50,7 @@ class Schedule:
 
 
 def learning_rate(schedule: Schedule, step: int) -> float:
-    """Returns the learning rate of a step, counted from the schedule's beginning.
-
-    Raises:
-        ValueError: If the decay has no end, as in a recipe.
-    """
+    """Returns the learning rate of a step, counted from the schedule's beginning."""
     if step < schedule.warmup_length:
         rise = schedule.peak_value - schedule.init_value
         return schedule.init_value + rise * step / schedule.warmup_length

@@ -33,11 +33,7 @@ _BLUE, _GREY, _LIGHT_GREY, _RED = "#2a6fb0", "#666666", "#999999", "#c0392b"
 
 
 def write(figure: "Figure", path: pathlib.Path, flag: str) -> None:
-    """Writes a figure to a file that a flag names, atomically, and makes its folder.
-
-    Raises:
-        UserError: If the file can't be written, or its suffix is none of `SUFFIXES`.
-    """
+    """Writes a figure to a file that a flag names, atomically, and makes its folder."""
     if path.suffix not in SUFFIXES:
         raise UserError(
             f"{flag} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}; got"
@@ -137,15 +133,11 @@ def robust_limits(values: Iterable[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """The settings and metrics of a run, for its learning curves.
-
-    Attributes:
-        lines: The lines of `metrics.jsonl`, at least one of kind "train".
-    """
+    """The settings and metrics of a run, for its learning curves."""
 
     name: str
     config: Config
-    lines: Sequence[Line]
+    lines: Sequence[Line]  # The lines of `metrics.jsonl`, at least one of kind "train".
 
     def column(self, kind: str, name: str) -> list[float]:
         """Returns the values of a metric in all lines of a kind."""
@@ -174,10 +166,7 @@ def learning_curves(runs: Sequence[LoggedRun]) -> "Figure":
 
 
 def _draw_losses(axes: "Axes", runs: Sequence[LoggedRun]) -> None:
-    """Draws the cross-entropy within `robust_limits`.
-
-    Evaluations beyond, and the largest training loss beyond, are triangles at the edge.
-    """
+    """Draws the cross-entropy, with triangles for values beyond `robust_limits`."""
     drawn = [
         (run.column(kind, "epoch"), run.column(kind, "cross_entropy"), kind, number)
         for number, run in enumerate(runs)
@@ -303,21 +292,13 @@ def estimate(
 
 @dataclass(frozen=True)
 class StudyRow:
-    """A row of a study of compression: what its trainings have in common.
+    """A row of a study of compression: what its trainings have in common."""
 
-    Attributes:
-        method: What the legend calls the method; empty for no compression.
-        way: "none", "layerwise" or "entiremodel".
-        has_feedback: Whether error feedback is on.
-        top1_percents: The accuracy of each training that has not diverged.
-        message_bytes: The bytes of coded gradients per step of each of these.
-    """
-
-    method: str
-    way: str
-    has_feedback: bool
-    top1_percents: Sequence[float]
-    message_bytes: Sequence[float]
+    method: str  # What the legend calls the method; empty for no compression.
+    way: str  # "none", "layerwise" or "entiremodel".
+    has_feedback: bool  # Whether error feedback is on.
+    top1_percents: Sequence[float]  # Of each that has not diverged.
+    message_bytes: Sequence[float]  # Of coded gradients per step, of each of these.
     minutes: Sequence[float]
 
 
@@ -339,7 +320,6 @@ def study(rows: Sequence[StudyRow], title: str) -> "Figure":
     """Returns the figure of a study: accuracy over bytes, and over time.
 
     Each row is a point: the median of its seeds, with a bar from the worst to the best.
-    A row of which all have diverged is left out.
     """
     figure, (over_bytes, over_time) = _panels((12, 5.2), 1, 2, sharey=True)
     methods = list(dict.fromkeys(row.method for row in rows if row.method))

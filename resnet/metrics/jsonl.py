@@ -35,10 +35,7 @@ def read(path: Path) -> list[Line]:
 
 
 def read_and_count(path: Path) -> tuple[list[Line], int]:
-    """Returns the lines of a file, and the number of lines that can't be parsed.
-
-    A last line without a line break is left out, and not counted.
-    """
+    """Returns the whole lines of a file, and how many of them can't be parsed."""
     return json_file.parse_lines(path.read_bytes().split(b"\n")[:-1], _is_line)
 
 

@@ -71,9 +71,8 @@ class AppendFile:
 class EventFile:
     """TensorBoard's events of a kind of metrics, as `tf.summary.scalar` writes them.
 
-    It takes 8 us for a number, where `tf.summary.scalar` runs an op, which takes 0.6
-    ms, and has no argument for the time. A file that can't be written raises
-    `tf.errors.OpError`.
+    It takes 8 us for a number, where that takes 0.6 ms, and has no argument for the
+    time. A file that can't be written raises `tf.errors.OpError`.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -39,10 +39,7 @@ class Progress:
             self._mark()
 
     def show(self, step: int, numbers: Mapping[str, float]) -> float:
-        """Prints a line; returns the images per second since the last line.
-
-        Of the numbers, those are shown whose row has `progress`.
-        """
+        """Prints the numbers whose row has `progress`; returns images per second."""
         config = self._config
         elapsed = time.monotonic() - self._marked_at
         steps = self._step - self._marked_step

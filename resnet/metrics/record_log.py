@@ -21,11 +21,7 @@ _NAME = re.compile(r"from-step-(\d{8,})-rank-\d{5,}-of-\d{5,}\.jsonl")
 
 
 def prepare(folder: str, start_step: int, is_first_start: bool) -> None:
-    """Removes the files of steps that will be done again, on behalf of all ranks.
-
-    Raises:
-        UserError: If the folder has the log of another run, or can't be written to.
-    """
+    """Removes the files of steps that will be done again, on behalf of all ranks."""
     if not folder:
         return
     try:
@@ -51,11 +47,7 @@ class RecordLog:
     """The log file of one rank; without a folder, nothing is written."""
 
     def __init__(self, folder: str, start_step: int, rank: int, num_ranks: int) -> None:
-        """Creates the folder and the file.
-
-        Raises:
-            UserError: If the file can't be written.
-        """
+        """Creates the folder and the file."""
         self._file: AppendFile | None = None
         if not folder:
             return

@@ -34,11 +34,7 @@ class RunLog:
     def __init__(
         self, config: Config, state: TrainState, communicator: Communicator
     ) -> None:
-        """Opens the files of a run, or continues those of an earlier start.
-
-        Raises:
-            AgreedError: On all ranks, if a file can't be opened.
-        """
+        """Opens or continues the files of a run; all ranks raise an AgreedError."""
         self._config = config
         self._state = state
         self._communicator = communicator
@@ -103,11 +99,9 @@ class RunLog:
         )
 
     def examples_read(self, step: int, examples: np.ndarray, mask: np.ndarray) -> None:
-        """Logs the examples of a global batch, of some number, that this rank has read.
+        """Logs the examples that this rank has read of a batch, `[local_batch]` int64.
 
-        Args:
-            examples: Indices of the examples in the whole split, `[local_batch]` int64.
-            mask: `[local_batch]` bool; False where an example replaces a corrupt one.
+        The mask is False where an example replaces a corrupt one.
         """
         self._records.write(step, examples, mask)
         self._num_skipped += int(np.count_nonzero(~mask))

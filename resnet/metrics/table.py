@@ -1,8 +1,7 @@
 """The metrics of a run: how the log, the progress line and the report show each.
 
-What computes a metric gives it a name, under which it is a number in a line of
-`metrics.jsonl` and in TensorBoard. All else is its row here. One without a row has a
-chart, too, under its name.
+What computes a metric names the number in a line of `metrics.jsonl` and TensorBoard.
+All else is its row here. One without a row has a chart, too, under its name.
 """
 
 from dataclasses import dataclass
@@ -21,42 +20,27 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Series:
-    """A metric.
+    """A metric."""
 
-    Attributes:
-        name: Its name in the lines.
-        label: What the legend calls it; may be empty.
-        progress: Its text in the progress line, with `{}` for the number.
-        exchange: The number whose mean it is, if one that each step accounts for.
-    """
-
-    name: str
-    label: str = ""
-    progress: str = ""
-    exchange: Exchange | None = None
+    name: str  # Its name in the lines.
+    label: str = ""  # What the legend calls it; may be empty.
+    progress: str = ""  # Its text in the progress line, with `{}` for the number.
+    exchange: Exchange | None = None  # The number of each step whose mean it is.
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric, or several that are drawn together.
+    """A metric, or several that are drawn together."""
 
-    Attributes:
-        title: The title of the chart; empty if there is none.
-        unit: The unit of the axis; may be empty. "%" multiplies the values by 100.
-        is_noisy: Whether a smoothed line helps to see the values of training.
-        has_outliers: Whether the axis leaves out values far above the others.
-        is_of_ranks: Whether its values are lists with a number of each rank.
-        about: A sentence on what the chart shows; may be empty.
-    """
-
-    title: str
+    title: str  # The title of the chart; empty if there is none.
     series: tuple[Series, ...]
-    unit: str = ""
-    is_noisy: bool = False
-    has_outliers: bool = False
+    unit: str = ""  # Of the axis; "%" multiplies the values by 100.
+    is_noisy: bool = False  # Whether a smoothed line helps.
+    has_outliers: bool = False  # Which the axis leaves out.
     starts_at_zero: bool = True
+    # Whether its values are lists with a number of each rank.
     is_of_ranks: bool = False
-    about: str = ""
+    about: str = ""  # A sentence on what the chart shows; may be empty.
 
 
 _SENT = Exchange(number="bytes_sent", is_whole=True)

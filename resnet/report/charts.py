@@ -1,7 +1,4 @@
-"""Charts in the page: their points, what they show in words, a table beside them.
-
-page.js draws them, with the library in the package vl-convert-python.
-"""
+"""Charts in the page: their points for page.js, what they show in words, a table."""
 
 import contextlib
 import importlib.metadata
@@ -40,22 +37,14 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart in the page.
-
-    Attributes:
-        about: A sentence below the title; may be empty.
-        points: The points and what else page.js needs; `kind` is one of its functions.
-        label: What the chart shows, for those who can't see it.
-        table: The numbers; None where the page has them beside the chart anyway.
-        curves: The curves of its legend.
-    """
+    """A chart in the page."""
 
     title: str
-    about: str
-    points: Json
-    label: str
-    table: Table | None = None
-    curves: Sequence[Curve] = ()
+    about: str  # A sentence below the title; may be empty.
+    points: Json  # And what else page.js needs; `kind` is one of its functions.
+    label: str  # What the chart shows, for those who can't see it.
+    table: Table | None = None  # The numbers, unless they are beside it anyway.
+    curves: Sequence[Curve] = ()  # The curves of its legend.
 
 
 class Mark(NamedTuple):
@@ -72,10 +61,7 @@ def color(number: int) -> str:
 
 
 def script_text() -> str | None:
-    """Returns the JavaScript that defines `vegaEmbed`; None without its package.
-
-    To put it together takes seconds, so it is kept in the cache of this project.
-    """
+    """Returns the script that defines `vegaEmbed`, cached; None without its package."""
     try:
         version = importlib.metadata.version(_PACKAGE)
     except importlib.metadata.PackageNotFoundError:

@@ -22,26 +22,16 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The values of a metric in the lines of a kind.
+    """The values of a metric in the lines of a kind."""
 
-    Attributes:
-        label: What the legend calls it.
-        color: The number of its color.
-        dash: The number of its dash pattern.
-        is_training: Whether its values are those of training, rather than evaluations.
-        values: `[n]` in the unit of the chart, as are the steps and epochs.
-        window: The number of values in one of the smoothed curve that is drawn over
-            them; 1 for none.
-    """
-
-    label: str
-    color: int
-    dash: int
-    is_training: bool
+    label: str  # What the legend calls it.
+    color: int  # The number of its color.
+    dash: int  # The number of its dash pattern.
+    is_training: bool  # Rather than evaluations.
     steps: Sequence[int]
     epochs: Sequence[float]
-    values: Floats
-    window: int
+    values: Floats  # `[n]` in the unit of the chart, as are the steps and epochs.
+    window: int  # The values in one of the smoothed curve over them; 1 for none.
 
     @property
     def finite(self) -> Floats:
@@ -167,8 +157,7 @@ def smoothed(values: Floats, window: int) -> Floats:
 def thinned(values: Floats, limit: int) -> list[int]:
     """Returns the indices of at most `limit` values that keep the shape of a line.
 
-    They are the least and the greatest value of each of `limit` / 2 equal stretches,
-    so that no spike is lost. Values that aren't finite are kept only if few.
+    They are the least and the greatest value of each of `limit` / 2 equal stretches.
     """
     if len(values) <= limit:
         return list(range(len(values)))

@@ -1,8 +1,4 @@
-"""What the folder of a run holds, as far as it can be read.
-
-Nothing here raises an error for a file that is missing, cut or damaged: what can't be
-read is left out, and a note says so.
-"""
+"""What the folder of a run holds, as far as it can be read; notes say what can't."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -34,34 +30,22 @@ class SavedStep(NamedTuple):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What a run has left behind.
-
-    Attributes:
-        name: What the page calls the run.
-        settings: The contents of `config.json`; empty if it can't be read.
-        config: The same, parsed; None if it isn't valid.
-        lines: The lines of `metrics.jsonl`.
-        checkpoints: The checkpoints, the oldest first.
-        events: The events of `history.jsonl`, the oldest first.
-        failure: The contents of `failure.json`.
-        diverged: The contents of `diverged-step-*.json`.
-        predictions: The stored predictions; the last ones of the newest step are last.
-        study: The contents of `study.json`.
-        notes: Sentences on what is missing or can't be read.
-    """
+    """What a run has left behind."""
 
     path: Path
-    name: str
+    name: str  # What the page calls the run.
+    # Of `config.json`, if read.
     settings: Mapping[str, Any] = field(default_factory=dict)
-    config: Config | None = None
-    lines: Sequence[Line] = ()
-    checkpoints: Sequence[SavedStep] = ()
-    events: Sequence[Mapping[str, Any]] = ()
-    failure: Mapping[str, Any] | None = None
-    diverged: Sequence[Mapping[str, Any]] = ()
+    config: Config | None = None  # The same, parsed; None if it isn't valid.
+    lines: Sequence[Line] = ()  # The lines of `metrics.jsonl`.
+    checkpoints: Sequence[SavedStep] = ()  # The checkpoints, the oldest first.
+    events: Sequence[Mapping[str, Any]] = ()  # Of `history.jsonl`, the oldest first.
+    failure: Mapping[str, Any] | None = None  # The contents of `failure.json`.
+    diverged: Sequence[Mapping[str, Any]] = ()  # Of `diverged-step-*.json`.
+    # The last ones of the newest step are last.
     predictions: Sequence[Predictions] = ()
-    study: Mapping[str, Any] | None = None
-    notes: Sequence[str] = ()
+    study: Mapping[str, Any] | None = None  # The contents of `study.json`.
+    notes: Sequence[str] = ()  # Sentences on what is missing or can't be read.
 
     def of_kind(self, kind: str) -> list[Line]:
         """Returns the metrics lines of a kind."""
@@ -89,11 +73,7 @@ class RunFolder:
 
 
 def read_all(paths: Sequence[Path]) -> list[RunFolder]:
-    """Returns the runs in folders, with names that tell them apart.
-
-    Raises:
-        UserError: If a path isn't a folder.
-    """
+    """Returns the runs in folders, with names that tell them apart."""
     for path in paths:
         if not path.is_dir():
             raise UserError(

@@ -26,11 +26,7 @@ _MAX_ROWS = 200  # Longest table of events.
 
 
 def write(paths: Sequence[Path], out: Path) -> None:
-    """Writes the page of runs or studies in folders to a file, and makes its folder.
-
-    Raises:
-        UserError: If a path isn't a folder, or the file can't be written.
-    """
+    """Writes the page of runs or studies in folders to a file, and makes its folder."""
     text = html_of(read_all(paths))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -65,10 +65,7 @@ def confusion_matrix(
     predicted: npt.NDArray[np.integer],
     num_classes: int,
 ) -> Counts:
-    """Returns the number of images by class and predicted class, `[classes, classes]`.
-
-    The arguments are the class of each image, `[n]`, and the one that is predicted.
-    """
+    """Returns the images by class and by predicted class, `[classes, classes]`."""
     cells = labels.astype(np.int64) * num_classes + predicted
     counts = np.bincount(cells, minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes)
@@ -81,10 +78,7 @@ def accuracies(counts: Counts) -> npt.NDArray[np.float64]:
 
 
 def most_confused(counts: Counts, limit: int) -> list[tuple[int, int, int, float]]:
-    """Returns the confusions of two classes, the most frequent first.
-
-    Each has the class, the predicted one, the images, and their share of the class's.
-    """
+    """Returns class, predicted class, count and share of the most frequent errors."""
     wrong = counts - np.diag(np.diagonal(counts))
     order = np.argsort(-wrong, axis=None, kind="stable")[:limit]
     totals = counts.sum(axis=1)
@@ -158,19 +152,13 @@ def _matrix_table(
 
 
 class Reliability(NamedTuple):
-    """The accuracy of predictions in bins of equal width of their confidence.
+    """The accuracy of predictions in bins of equal width of their confidence."""
 
-    Attributes:
-        counts: The number of predictions in each bin, int64 `[bins]`.
-        confidence: Their mean confidence, `[bins]`; 0 in an empty bin.
-        accuracy: The fraction of them that is right, `[bins]`; 0 in an empty bin.
-        error: The expected calibration error (ECE), from 0 to 1: the mean over all
-            predictions of the distance between confidence and accuracy of their bin.
-    """
-
-    counts: Counts
-    confidence: npt.NDArray[np.float64]
-    accuracy: npt.NDArray[np.float64]
+    counts: Counts  # The number of predictions in each bin, int64 `[bins]`.
+    confidence: npt.NDArray[np.float64]  # Their mean, `[bins]`; 0 in an empty one.
+    accuracy: npt.NDArray[np.float64]  # The fraction that is right, `[bins]`.
+    # The expected calibration error (ECE), from 0 to 1: the mean over all predictions
+    # of the distance between confidence and accuracy of their bin.
     error: float
 
 

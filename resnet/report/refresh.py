@@ -1,7 +1,6 @@
 """Keeps the report of a run fresh while the run trains, in a process of its own.
 
-The training only starts and ends that process, and waits for nothing in between. The
-process has the lowest priority, and ends by itself when the training has died.
+It has the lowest priority, and ends by itself when the training has died.
 """
 
 import contextlib
@@ -36,10 +35,7 @@ main(*sys.argv[1:])
 
 @contextlib.contextmanager
 def kept_fresh(config: Config, is_writer: bool) -> Iterator[None]:
-    """Has the report written as often as the settings say, and when the block ends.
-
-    A report that can't be written doesn't fail the run.
-    """
+    """Has the report written as often as the settings say, and at the end."""
     process = None
     if is_writer and config.report_every:
         sizes = (config.num_train_examples, config.global_batch_size)

@@ -21,10 +21,7 @@ _FACTS = {"cpu": "CPU", "cores": "cores of rank 0's host"}  # Of the last start.
 
 
 def flattened(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the settings of a `config.json`, those of phases and schedules one by one.
-
-    What hasn't the form of settings is yielded as it is.
-    """
+    """Yields the settings of a `config.json`, also those of phases, one by one."""
     for name, value in values.items():
         if name != "phases" or not isinstance(value, list | tuple):
             yield name, value

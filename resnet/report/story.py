@@ -87,10 +87,7 @@ def training_seconds(run: RunFolder) -> float | None:
 
 
 def num_ranks(run: RunFolder) -> int | None:
-    """Returns the number of ranks of the last start; None if nothing tells it.
-
-    That of an asynchronous run isn't known: its coordinator saves and logs alone.
-    """
+    """Returns the ranks of the last start; None if unknown, as in asynchronous runs."""
     if run.config is not None and run.config.is_async:
         return None
     for source in (
@@ -190,18 +187,13 @@ def _how_long(run: RunFolder) -> str:
 
 @dataclass(frozen=True)
 class Moment:
-    """Something that happened, at a step and time (since 1970) if these are known.
+    """Something that happened, at a step and time (since 1970) if these are known."""
 
-    Attributes:
-        lane: One of the constants of this module.
-        end_step: The last step of a phase; None for all else.
-    """
-
-    lane: str
+    lane: str  # One of the constants of this module.
     step: int | None
     text: str
     time: float | None = None
-    end_step: int | None = None
+    end_step: int | None = None  # The last step of a phase; None for all else.
 
 
 def timeline(run: RunFolder) -> list[Moment]:

@@ -15,6 +15,7 @@ from resnet.config.schedules import Schedule
 TPU = imagenet.TPU_90EP_24K
 NUM_IMAGENET = 1_281_167
 CLASSES = ("ant", "bee", "cat")
+LENGTHS = ("num_steps", "decay_end")
 
 
 def resolved(recipe=TPU, num_train_examples=NUM_IMAGENET, **overrides) -> Config:
@@ -66,19 +67,33 @@ def test_an_override_of_no_setting_is_an_error_of_the_program():
         resolved(momentun=0.8)
 
 
-def test_what_decides_the_result_differs_by_name():
-    assert differences(resolved(), resolved(seed=1, weight_decay=0.5)) == [
-        "seed=0, now 1",
-        "weight_decay=5e-05, now 0.5",
-    ]
-
-
-def test_another_length_differs_in_all_that_it_changes():
-    assert differences(resolved(), resolved(train_steps=5000)) == [
-        "train_steps=4680, now 5000",
-        "num_steps=4680, now 5000",
-        "decay_end=4680, now 5000",
-    ]
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            {},
+            {"seed": 1, "weight_decay": 0.5},
+            ["seed=0, now 1", "weight_decay=5e-05, now 0.5"],
+        ),
+        (
+            {},
+            {"train_steps": 5000},
+            [f"{name}=4680, now 5000" for name in ("train_steps", *LENGTHS)],
+        ),
+        # In evaluation and in training.
+        (
+            {},
+            {"image_size": 128},
+            ["image_size=224, now 128", "train: image_size=224, now 128"],
+        ),
+        # With or without a cache decides, its size doesn't.
+        ({}, {"decoded_cache_mb": 5}, ["decoded_cache_mb=0, now 5"]),
+        ({"decoded_cache_mb": 5}, {}, ["decoded_cache_mb=5, now 0"]),
+        ({"decoded_cache_mb": 5}, {"decoded_cache_mb": 9}, []),
+    ],
+)
+def test_what_decides_the_result_differs_by_name(old, new, expected):
+    assert differences(resolved(**old), resolved(**new)) == expected
 
 
 def test_phases_differ_by_their_names():
@@ -114,18 +129,6 @@ def test_phases_in_another_order_are_another_run():
     assert differences(one, other) == ["phases=linear, collapse, now collapse, linear"]
 
 
-def test_the_size_of_images_differs_for_training_and_for_evaluation():
-    assert differences(resolved(), resolved(image_size=128)) == [
-        "image_size=224, now 128",
-        "train: image_size=224, now 128",
-    ]
-    (part,) = TPU.phases
-    part = dataclasses.replace(part, image_size=224)
-    other = dataclasses.replace(TPU, image_size=256, phases=(part,))
-    found = differences(resolved(), resolved(other))
-    assert found == ["image_size=224, now 256"]
-
-
 def test_what_does_not_decide_the_result_may_change():
     declared = declarations(Config)
     free = [name for name, of in declared.items() if not of.decides_the_result]
@@ -133,13 +136,6 @@ def test_what_does_not_decide_the_result_may_change():
     config = resolved()
     changes: dict[str, Any] = dict.fromkeys(free, "another")
     assert differences(config, dataclasses.replace(config, **changes)) == []
-
-
-def test_with_or_without_a_decoded_cache_decides_the_result_and_its_size_does_not():
-    without, small, large = (resolved(decoded_cache_mb=size) for size in (0, 5, 9))
-    assert differences(without, small) == ["decoded_cache_mb=0, now 5"]
-    assert differences(small, without) == ["decoded_cache_mb=5, now 0"]
-    assert differences(small, large) == []
 
 
 def test_the_records_of_a_config_are_found_from_any_folder(tmp_path, monkeypatch):

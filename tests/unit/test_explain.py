@@ -139,26 +139,20 @@ def test_the_whole_run_is_told(command, fragments):
         assert ("Changed from the recipe" in text) == ("momentum" in overrides)
 
 
-def test_a_drop_is_told_of_the_phase_that_it_is_in():
+def test_rates_are_told_of_the_phase_that_they_are_in_and_again_if_they_come_again():
+    def recipe(num_examples: int, *phases: RecipePhase) -> Recipe:
+        return dataclasses.replace(
+            digits.DIGITS, phases=phases, num_train_examples=num_examples
+        )
+
     rates = Schedule(peak_value=1.0, decay="steps", boundaries=(4, 5))
     first = RecipePhase(epochs=3, schedule=rates, name="first")
-    recipe = dataclasses.replace(
-        digits.DIGITS, phases=(first, RecipePhase(epochs=3, name="second"))
-    )
-    text = told(recipe, 1)
+    text = told(recipe(1437, first, RecipePhase(epochs=3, name="second")), 1)
     assert row(text, "first")[0].endswith("  1")
     assert row(text, "second")[0].endswith("  1 > 0.1 > 0.01")
-
-
-def test_a_rate_that_comes_again_is_told_again():
     rates = Schedule(peak_value=1.0, init_value=0.5, warmup_length=1, end_value=0.5)
-    recipe = dataclasses.replace(
-        digits.DIGITS,
-        phases=(RecipePhase(epochs=4, schedule=rates, name="there_and_back"),),
-        num_train_examples=64 * 10_000,
-    )
-    (when, _) = row(told(recipe, 1), "there_and_back")
-    assert when.endswith("  0.5 > 1 > 0.5")
+    text = told(recipe(64 * 10_000, RecipePhase(epochs=4, schedule=rates, name="x")), 1)
+    assert row(text, "x")[0].endswith("  0.5 > 1 > 0.5")
 
 
 def test_bars_follow_the_curve_from_its_lowest_to_its_highest_value():

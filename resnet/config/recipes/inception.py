@@ -1,8 +1,7 @@
 """The recipes of MXNet's distributed Inception-BN, for CIFAR-10 and ImageNet.
 
-Workers are machines with two GPUs each. In the synchronous runs ("BSP") the learning
-rate is for the mean gradient over the batches of all workers, in the asynchronous ones
-for that of each worker's batch.
+Workers are machines with two GPUs each. The learning rate is for the mean gradient over
+the batches of all workers (BSP), or of each worker's batch (asynchronous).
 """
 
 import dataclasses
