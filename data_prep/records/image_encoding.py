@@ -39,11 +39,8 @@ _MAX_FILE_BYTES = 2**31  # More than any image that can be decoded has.
 MAX_PNG_SIDE = 1_000_000  # Limit of libpng (PNG_USER_WIDTH_MAX).
 _LOSSLESS_FORMATS = ("PNG", "WEBP", "BMP", "GIF")
 _FORMATS = ("JPEG", *_LOSSLESS_FORMATS)
-_PROCESSES = (  # Supported by every decoder, TensorFlow's included.
-    jpeg_header.BASELINE,
-    jpeg_header.EXTENDED,
-    jpeg_header.PROGRESSIVE,
-)
+# Supported by every decoder, TensorFlow's included.
+_PROCESSES = (jpeg_header.BASELINE, jpeg_header.EXTENDED, jpeg_header.PROGRESSIVE)
 _NO_SUBSAMPLING = ((1, 1), (1, 1))
 _USUAL_SAMPLING = {  # Some decoders reject others, so those are decoded as a check.
     ((1, 1),),

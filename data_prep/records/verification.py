@@ -129,23 +129,24 @@ def _check_shard(job: _Job) -> tuple[_Job, list[Problem], npt.NDArray[np.int64]]
     """Returns a shard's problems and label counts; runs in a worker process."""
     counts = np.zeros(len(job.contents.class_names), np.int64)
     problems: list[Problem] = []
+
+    def note(what: str, offset: int | None = None) -> None:
+        problems.append(Problem(job.path, offset, what))
+
     try:
         with regular_file.open_regular(job.path) as file:
             num_bytes = os.fstat(file.fileno()).st_size
             if num_bytes != job.shard.num_bytes:
-                what = f"it has {num_bytes:,} bytes; expected {job.shard.num_bytes:,}"
-                problems.append(Problem(job.path, None, what))
-            digest = _check_records(job, file, problems, counts)
+                note(f"it has {num_bytes:,} bytes; expected {job.shard.num_bytes:,}")
+            digest = _check_records(job, file, note, counts)
     except OSError as error:
-        what = f"it can't be read ({error.strerror})"
-        problems.append(Problem(job.path, None, what))
+        note(f"it can't be read ({error.strerror})")
     else:
         if not problems and job.shard.sha256 not in (None, digest):
-            what = (
+            note(
                 "its records are good, but its SHA-256 differs from the manifest's:"
                 " it is not the file that was written"
             )
-            problems.append(Problem(job.path, None, what))
     num_more = len(problems) - _MAX_PROBLEMS_PER_FILE
     if num_more > 0:
         what = f"{num_more:,} more of its records are corrupt"
@@ -154,7 +155,10 @@ def _check_shard(job: _Job) -> tuple[_Job, list[Problem], npt.NDArray[np.int64]]
 
 
 def _check_records(
-    job: _Job, file: BinaryIO, problems: list[Problem], counts: npt.NDArray[np.int64]
+    job: _Job,
+    file: BinaryIO,
+    note: Callable[[str, int | None], None],
+    counts: npt.NDArray[np.int64],
 ) -> str:
     """Checks all records of a shard and returns the SHA-256 of their bytes."""
     digest = hashlib.sha256()
@@ -162,15 +166,15 @@ def _check_records(
     if job.offsets is None:
         bounds = [*_follow_lengths(file), num_bytes]
         if (num_records := len(bounds) - 1) != job.shard.num_records:
-            what = f"it has {num_records:,} records; expected {job.shard.num_records:,}"
-            problems.append(Problem(job.path, None, what))
+            expected = f"expected {job.shard.num_records:,}"
+            note(f"it has {num_records:,} records; {expected}", None)
     else:
         bounds = [*job.offsets.tolist(), job.shard.num_bytes]
     for offset, end in itertools.pairwise(bounds):
         length = max(0, min(end, num_bytes) - offset)
         if length > _MAX_RECORD_BYTES:
             what = f"it is {length:,} bytes long; at most {_MAX_RECORD_BYTES:,}"
-            problems.append(Problem(job.path, offset, f"{what} can be read"))
+            note(f"{what} can be read", offset)
             continue
         file.seek(offset)
         record = file.read(length)
@@ -178,7 +182,7 @@ def _check_records(
         try:
             counts[_check_record(job.contents, record)] += 1
         except ValueError as error:
-            problems.append(Problem(job.path, offset, str(error)))
+            note(str(error), offset)
         if not record:
             break  # The file is truncated here.
     return digest.hexdigest()

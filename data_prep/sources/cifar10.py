@@ -6,6 +6,7 @@ cifar-10-python.tar.gz or cifar-10-batches-py/: batches.meta, data_batch_1 ...
 Source of both layouts: https://www.cs.toronto.edu/~kriz/cifar.html
 """
 
+import contextlib
 import dataclasses
 import gzip
 import io
@@ -13,6 +14,7 @@ import pathlib
 import pickle
 import tarfile
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -95,11 +97,23 @@ def read(root: pathlib.Path) -> Source:
             f"{path} must contain CIFAR-10's files {', '.join(version.files)}; it lacks"
             f" {', '.join(missing)}. Download or unpack it again."
         )
-    class_names = _class_names(path, version, files[version.meta_file])
-    splits = {
-        split: _list_split(path, version, split, files, class_names)
-        for split in BATCHES
-    }
+    with _naming(path, version.meta_file):
+        class_names = _class_names(version, files[version.meta_file])
+    splits = {}
+    for split, names in BATCHES.items():
+        entries = []
+        pixels = []
+        for name in names:
+            filename = name + version.extension
+            with _naming(path, filename):
+                labels, planes = _batch(version, files[filename], len(class_names))
+            container = str(path if path.is_file() else path / filename)
+            for index, label in enumerate(labels.tolist()):
+                image_name = f"{name}_{index:05d}.png"
+                entries.append(Entry(container, image_name, label, 0, _IMAGE_BYTES))
+            pixels.append(planes)
+        images = ImageList.of(class_names, entries)
+        splits[split] = dataclasses.replace(images, pixels=np.concatenate(pixels))
     return Source(
         class_names=class_names,
         splits=splits,
@@ -110,31 +124,17 @@ def read(root: pathlib.Path) -> Source:
     )
 
 
-def _list_split(
-    path: pathlib.Path,
-    version: _Version,
-    split: str,
-    files: dict[str, bytes],
-    class_names: tuple[str, ...],
-) -> ImageList:
-    entries = []
-    pixels_of_files = []
-    for name in BATCHES[split]:
-        filename = name + version.extension
-        labels, pixels = _batch(path, version, filename, files[filename])
-        if max(labels) >= len(class_names):
-            raise UserError(
-                f"the labels in {filename} of {path} must be from 0 to"
-                f" {len(class_names) - 1}; one is {max(labels)}. Download or unpack it"
-                " again."
-            )
-        container = str(path if path.is_file() else path / filename)
-        for index, label in enumerate(labels.tolist()):
-            image_name = f"{name}_{index:05d}.png"
-            entries.append(Entry(container, image_name, label, 0, _IMAGE_BYTES))
-        pixels_of_files.append(pixels)
-    images = ImageList.of(class_names, entries)
-    return dataclasses.replace(images, pixels=np.concatenate(pixels_of_files))
+@contextlib.contextmanager
+def _naming(path: pathlib.Path, filename: str) -> Iterator[None]:
+    """Turns any error about the content of a file into a UserError."""
+    try:
+        yield
+    except Exception as error:  # Corrupt pickles raise errors of any type.
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise UserError(
+            f"the file {filename} of {path} is not as published: {reason}. Download or"
+            " unpack it again."
+        ) from error
 
 
 def _read_archive(archive: pathlib.Path, version: _Version) -> dict[str, bytes]:
@@ -157,55 +157,43 @@ def _read_archive(archive: pathlib.Path, version: _Version) -> dict[str, bytes]:
     return files
 
 
-def _class_names(
-    path: pathlib.Path, version: _Version, content: bytes
-) -> tuple[str, ...]:
-    try:
-        if version is _BINARY:
-            names = [line for line in content.decode().splitlines() if line]
-        else:
-            names = [_text(name) for name in _unpickled(content)["label_names"]]
-        if not names or len(set(names)) != len(names):
-            raise ValueError(f"the names of its classes are {names}")
-    except Exception as error:  # Corrupt pickles raise errors of any type.
-        raise _not_as_published(path, version.meta_file, error) from error
+def _class_names(version: _Version, content: bytes) -> tuple[str, ...]:
+    if version is _BINARY:
+        names = [line for line in content.decode().splitlines() if line]
+    else:
+        names = [_text(name) for name in _unpickled(content)["label_names"]]
+    if not names or len(set(names)) != len(names):
+        raise ValueError(f"the names of its classes are {names}")
     return tuple(names)
 
 
 def _batch(
-    path: pathlib.Path, version: _Version, filename: str, content: bytes
+    version: _Version, content: bytes, num_classes: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     """Returns the class indices `[num_images]` and planes `[num_images, 3072]`."""
-    try:
-        if version is _BINARY:
-            num_images, rest = divmod(len(content), 1 + _IMAGE_BYTES)
-            if rest or not num_images:
-                raise ValueError(
-                    f"it has {len(content):,} bytes; expected a multiple of"
-                    f" {1 + _IMAGE_BYTES:,}"
-                )
-            rows = np.frombuffer(content, np.uint8).reshape(num_images, -1)
-            return rows[:, 0], rows[:, 1:]
+    if version is _BINARY:
+        num_images, rest = divmod(len(content), 1 + _IMAGE_BYTES)
+        if rest or not num_images:
+            raise ValueError(
+                f"it has {len(content):,} bytes; expected a multiple of"
+                f" {1 + _IMAGE_BYTES:,}"
+            )
+        rows = np.frombuffer(content, np.uint8).reshape(num_images, -1)
+        labels, pixels = rows[:, 0], rows[:, 1:]
+    else:
         fields = _unpickled(content)
-        pixels = fields["data"]
-        labels = np.array(fields["labels"], np.uint8)
+        labels, pixels = np.array(fields["labels"], np.uint8), fields["data"]
         is_whole = pixels.shape == (len(labels), _IMAGE_BYTES) and len(labels)
         if not is_whole or pixels.dtype != np.uint8:
             raise ValueError(
                 f"it has {len(labels):,} labels, and pixels of the shape"
                 f" {pixels.shape} and type {pixels.dtype}"
             )
-        return labels, pixels
-    except Exception as error:
-        raise _not_as_published(path, filename, error) from error
-
-
-def _not_as_published(path: pathlib.Path, filename: str, error: Exception) -> UserError:
-    reason = str(error).rstrip(".") or type(error).__name__
-    return UserError(
-        f"the file {filename} of {path} is not as published: {reason}. Download or"
-        " unpack it again."
-    )
+    if max(labels) >= num_classes:
+        raise ValueError(
+            f"its labels must be from 0 to {num_classes - 1}; one is {max(labels)}"
+        )
+    return labels, pixels
 
 
 class _Unpickler(pickle.Unpickler):

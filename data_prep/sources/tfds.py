@@ -130,7 +130,6 @@ def _filename(features: Features) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Returns an error's text in one line, truncated to a readable length."""
     text = str(error).split("\nAvailable ")[0].strip()
     text = " ".join(text.split()) or type(error).__name__
     return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]} ..."

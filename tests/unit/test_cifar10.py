@@ -137,7 +137,7 @@ def test_a_truncated_binary_file_and_a_label_without_a_class_are_refused(tmp_pat
     assert "it has 12,291 bytes; expected a multiple of 3,073" in message
     wrong = files | {"test_batch.bin": b"\x0a" + files["test_batch.bin"][1:]}
     message = refused(tmp_path / "wrong", "binary folder", wrong)
-    assert "must be from 0 to 9; one is 10" in message
+    assert "its labels must be from 0 to 9; one is 10" in message
     empty = files | {"test_batch.bin": b""}
     assert "it has 0 bytes" in refused(tmp_path / "empty", "binary folder", empty)
     twice = files | {"batches.meta.txt": b"cat\ncat\n"}

@@ -42,12 +42,6 @@ def test_the_measure_is_that_worked_out_by_hand():
     assert measures_of([[0, 0], [2, 3]]) == [0.0, 0.0]
 
 
-def test_the_measure_is_about_1_where_shards_are_filled_at_random():
-    counts = deal([50] * 100, [500] * 10, seed=0)
-    # Of 900 degrees of freedom, so the mean's deviation is sqrt(2 / 900) = 0.05.
-    assert np.mean(measures_of(counts)) == pytest.approx(0.9, abs=0.2)
-
-
 @pytest.mark.parametrize(
     "shard_counts",
     [

@@ -240,19 +240,6 @@ def test_a_set_that_does_not_fit_is_refused_with_both_sizes(raw, tmp_path, monke
     assert not (tmp_path / "deep").exists()
 
 
-def test_images_that_become_smaller_may_fit(raw, tmp_path, monkeypatch):
-    for path in (raw / "train").rglob("*.JPEG"):
-        Image.fromarray(np.zeros((200, 200, 3), np.uint8)).save(path, "BMP")
-    for path in (raw / "val").rglob("*.JPEG"):
-        write_image(path, 0, 8, "PNG")  # A PNG keeps its size.
-    plan = make_plan(raw, tmp_path / "set")
-    leave_free(monkeypatch, 10**5)
-    output_folder.check_space(plan)
-    convert_all(plan)
-    written = [path.stat().st_size for path in plan.root.rglob("*") if path.is_file()]
-    assert sum(written) < 10**5
-
-
 def test_finished_shards_need_no_more_room(raw, tmp_path, monkeypatch):
     plan = make_plan(raw, tmp_path / "set")
     plan.root.mkdir()

@@ -36,14 +36,6 @@ def test_class_folders_are_listed_by_class_and_name(tmp_path, monkeypatch):
     assert source.description == {"raw_data_dir": str(tmp_path / "raw")}
 
 
-def test_folders_named_by_synsets_are_described(tmp_path):
-    touch(tmp_path, "train/n01443537/1.jpg", "train/n15075141/1.jpg")
-    assert folders.read(tmp_path).class_descriptions == (
-        "goldfish, Carassius auratus",
-        "toilet tissue, toilet paper, bathroom tissue",
-    )
-
-
 def test_hidden_files_are_passed_over_and_others_counted_by_kind(tmp_path):
     touch(tmp_path, "train/a/1.jpe", "train/a/2.JFIF", "train/a/3.tif", "train/a/4.TIF")
     touch(tmp_path, "train/a/.5.jpg", "train/.cache/6.jpg", "val/empty/.hidden")

@@ -28,15 +28,6 @@ def in_order(images, seed=0, split="train"):
     return [(images[i].class_name, images[i].filename) for i in order.tolist()]
 
 
-def test_a_file_is_an_image_of_its_own(tmp_path):
-    (tmp_path / "1.jpg").write_bytes(b"content")
-    (image,) = ImageList.of(("a", "b"), [Entry(str(tmp_path), "1.jpg", 1)])
-    path = str(tmp_path / "1.jpg")
-    assert image == SourceImage(path, "1.jpg", "b")
-    assert image.name == path
-    assert image.read() == b"content"
-
-
 def test_a_span_of_an_archive_is_an_image(tmp_path):
     path = str(tmp_path / "all.tar")
     (tmp_path / "all.tar").write_bytes(b"..content..")
@@ -66,15 +57,6 @@ def record_file(tmp_path):
     path = tmp_path / "x.tfrecord"
     path.write_bytes(b"".join(records))
     return path, len(records[0])
-
-
-def test_a_feature_of_a_record_is_an_image(record_file):
-    path, offset = record_file
-    entry = Entry(str(path), "1.jpg", 0, offset, path.stat().st_size - offset)
-    (image,) = ImageList.of(("a",), [entry], "image")
-    assert image.image_key == "image"
-    assert image.name == f"{path}: 1.jpg"
-    assert image.read() == b"second"
 
 
 @pytest.mark.parametrize(

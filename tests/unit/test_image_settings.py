@@ -36,19 +36,6 @@ def test_training_images_have_the_mean_and_deviation_that_are_given(augmentation
     assert not ours.numpy()[~seen].any()
 
 
-def test_random_augment_has_the_pixels_that_it_has_with_another_mean():
-    # At its own size, so that the pixels are whole numbers.
-    arguments = (tf.constant(noise(32, 32)), 32, "none", seed(3, 4))
-    usual = trained(*arguments, random_augment=5.0)
-    ours = trained(*arguments, OTHER, random_augment=5.0)
-    np.testing.assert_allclose(
-        pixels_of(ours, OTHER),
-        pixels_of(usual, preprocessing.IMAGENET),
-        rtol=0,
-        atol=1e-5,
-    )
-
-
 @pytest.mark.parametrize("crop", ["crop_then_resize", "resize_then_crop", "five"])
 def test_images_of_evaluation_have_them_too(crop):
     original = jpeg(noise(48, 40))

@@ -1,6 +1,9 @@
 """What batches a run has: their examples, images and labels, and its phases."""
 
 import dataclasses
+import functools
+import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -11,9 +14,9 @@ from resnet.config import phases
 from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.data import batches, example_order, input_pipeline
-from resnet.data.augmentation import mixing, random_augment
+from resnet.data.augmentation import mixing
 from resnet.data.corrupt_records import Replacements
-from resnet.data.input_pipeline import Batch, ToRead
+from resnet.data.input_pipeline import Batch, DecodedCache, ToRead
 from resnet.data.record_files import ExampleShard, RecordFiles
 from tests.unit.changed_settings import changed
 from tests.unit.encoded_images import encode
@@ -26,7 +29,7 @@ from tests.unit.read_batches import (
     reading,
     train,
 )
-from tests.unit.seen_images import noise, pixels
+from tests.unit.seen_images import jpeg, noise, pixels
 
 NUM_EXAMPLES = 13
 NUM_CLASSES = 4
@@ -266,28 +269,6 @@ def test_the_parts_of_all_ranks_join_to_the_global_batch(
     assert sizes <= {BATCH // num_ranks // num_parts}
 
 
-def test_the_ranks_of_a_node_join_to_the_batch_of_their_own_shards(records, phased):
-    # --shard_by=file: this node has the shards 1 and 2, of 8 examples, for 2 of 4
-    # ranks; another one has the rest.
-    mine = records.only_files([1, 2])
-    unmixed = tuple(
-        dataclasses.replace(phase, num_steps=4, image_size=8)
-        for phase in (PHASES[1], PHASES[3])
-    )
-    small = dataclasses.replace(
-        phased, global_batch_size=24, accumulation_steps=3, phases=unmixed
-    )
-    parts = [
-        arrays(batches.train_batches(input_pipeline.Reading.of_run(small, shard, 4, 2)))
-        for shard in (ExampleShard(mine, rank, 2, NUM_EXAMPLES) for rank in range(2))
-    ]
-    examples = np.array([[part.examples for part in of_rank] for of_rank in parts])
-    # 12 examples in each step: positions 0 to 5 are rank 0's, 6 to 11 rank 1's.
-    in_order = examples.reshape(2, 8, 6).transpose(1, 0, 2).reshape(-1)
-    for epoch in np.split(in_order, 12):
-        assert sorted(epoch) == list(range(8))
-
-
 def seeds_of(config: Config, step: int, examples: np.ndarray) -> tf.Tensor:
     """The seeds of a step's examples, of the whole global batch."""
     epoch = np.arange(step * BATCH, (step + 1) * BATCH) // NUM_EXAMPLES
@@ -307,23 +288,97 @@ def test_a_batch_is_mixed_by_the_seeds_of_its_examples(records, phased, whole):
     np.testing.assert_allclose(whole[3].mix_weight, mix_weight, rtol=0, atol=1e-6)
 
 
-def test_random_augment_takes_the_seeds_of_the_examples(records, phased):
-    (plain,), (ours,) = (
-        train(
-            records,
-            dataclasses.replace(
-                phased,
-                phases=(Phase(num_steps=4, image_size=32, random_augment=magnitude),),
-            ),
-            start_step=3,
-        )
-        for magnitude in (0.0, 9.0)
+NUM_IMAGES = 9
+SIDE = 300  # 270,000 bytes: three images are less than a megabyte, four more.
+
+
+@pytest.fixture(scope="module")
+def noisy_set(tmp_path_factory, write_tiny_set) -> pathlib.Path:
+    """A set of noisy images with halved colours, in two files; not to be changed."""
+    originals = [
+        bytes(jpeg(noise(SIDE, SIDE + i), subsampling=2).numpy())
+        for i in range(NUM_IMAGES)
+    ]
+    labels = [number % 3 for number in range(NUM_IMAGES)]
+    noisy_set = tmp_path_factory.mktemp("noisy")
+    write_tiny_set(noisy_set, originals, labels, "abc", [5, 4])
+    return noisy_set
+
+
+@pytest.fixture(scope="module")
+def noisy_config(make_config) -> Config:
+    return make_config(
+        NUM_IMAGES,
+        augmentation="random_resized_crop",
+        global_batch_size=4,
+        train_steps=9,  # Four epochs.
     )
-    seeds = seeds_of(phased, 3, plain.examples)
-    for number in range(BATCH):
-        # Rounded; halves down.
-        values = np.clip(pixels(plain.images[number]) + 0.499, 0, 255).astype(np.uint8)
-        expected = random_augment.augment(tf.constant(values), 9.0, seeds[number])
-        errors = abs(pixels(ours.images[number]) - expected.numpy())
-        # Fused multiplications may round otherwise.
-        assert np.mean(errors > 0.01) < 0.01
+
+
+def with_cache(noisy_set: pathlib.Path, noisy_config: Config, cache: DecodedCache):
+    what = reading(open_train(noisy_set), noisy_config, num_parallel_calls=4)
+    none = Replacements.of(set(), NUM_IMAGES)
+    dataset = input_pipeline.train_batches(what, 0, none, cache)
+    return (Batch(*batch) for batch in dataset.as_numpy_iterator())
+
+
+def num_bytes_of(cache: DecodedCache) -> int:
+    """Bytes of the images that are really there."""
+    _, originals = cache._images.export()
+    return sum(len(original) for original in originals.numpy())
+
+
+@pytest.fixture(scope="module")
+def without_cache(noisy_set, noisy_config) -> list[Batch]:
+    """The batches without room for any image."""
+    return list(with_cache(noisy_set, noisy_config, DecodedCache(0)))
+
+
+# Room for three and all of the nine images.
+@pytest.mark.parametrize(("megabytes", "num_kept"), [(1, 3), (100, 9)])
+def test_the_network_sees_the_same_with_a_cache_of_any_size(
+    noisy_set, noisy_config, without_cache, megabytes, num_kept
+):
+    cache = DecodedCache(megabytes)
+    assert_equal(list(with_cache(noisy_set, noisy_config, cache)), without_cache)
+    assert num_bytes_of(cache) <= megabytes * 10**6
+    # Two threads that load the same image at the same time count it twice.
+    assert num_kept - 2 <= int(cache._images.size()) <= num_kept
+
+
+def test_what_is_in_the_cache_is_not_read_again(
+    noisy_set, noisy_config, without_cache, tmp_path
+):
+    shutil.copytree(noisy_set, tmp_path / "own")
+    longer = changed(noisy_config, train_steps=1000)
+    batches = with_cache(tmp_path / "own", longer, DecodedCache(100))
+    # The first epoch and what is fetched in advance: two batches, and some images.
+    ours = [next(batches) for _ in range(5)]
+    for path in (tmp_path / "own" / "train").iterdir():
+        path.write_bytes(b"")  # The file itself: it may still be open.
+        path.unlink()
+    ours += [next(batches) for _ in range(4)]
+    assert_equal(ours, without_cache)
+
+
+def test_room_is_never_exceeded_however_many_threads_look_at_once():
+    # Each thread brings another image, of 100,000 bytes and some; nine have room.
+    cache = DecodedCache(1)
+
+    def get(number: tf.Tensor) -> tf.Tensor:
+        image = tf.zeros([100, 1000 // 3, 3], tf.uint8)
+        _, label = cache.get(number, lambda: (image, number))
+        return label
+
+    numbers = tf.data.Dataset.range(500).map(get, num_parallel_calls=16)
+    assert [int(number) for number in numbers] == list(range(500))
+    assert 0 < num_bytes_of(cache) <= int(cache._num_bytes) <= 10**6
+
+
+def test_the_label_of_a_kept_image_is_its_own():
+    cache = DecodedCache(1)
+    for value in (7, 8):
+        image, label = tf.fill([2, 2, 3], np.uint8(value)), tf.constant(value, tf.int64)
+        load = functools.partial(lambda *pair: pair, image, label)
+        image, label = cache.get(tf.constant(3, tf.int64), load)
+        assert (int(image[0, 0, 0]), int(label)) == (7, 7)

@@ -32,16 +32,6 @@ def record_set(numbered_set, tmp_path) -> RecordSet:
     return manifest.load(str(tmp_path / "records"), "train")
 
 
-def test_what_one_rank_does_not_see_is_an_error_of_all(record_set):
-    def open_on_one(communicator: Communicator, place: ProcessInfo) -> RecordSet:
-        folder = record_set.records_dir if communicator.rank == 2 else "/nowhere"
-        return record_sets.open_record_set(str(folder), "train", place, communicator)
-
-    for error in on_all_ranks(open_on_one):
-        assert isinstance(error, AgreedError)
-        assert "/nowhere" in str(error)
-
-
 def test_a_folder_whose_name_is_not_utf_8_is_refused(record_set):
     folder = os.fsdecode(os.fsencode(record_set.records_dir) + b"\xe9")
     os.rename(record_set.records_dir, folder)

@@ -82,7 +82,6 @@ def _auto_contrast(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
 
 
 def _equalize(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Equalizes the histogram of each channel."""
     # One table for the three channels, 256 entries per channel.
     entries = tf.cast(image, tf.int32) + tf.constant([0, 256, 512])
     counts = tf.math.bincount(tf.reshape(entries, [-1]), minlength=768, maxlength=768)
@@ -109,31 +108,26 @@ def _rotate(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
 
 
 def _solarize(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Inverts the values above a threshold."""
     threshold = 256 * (1 - tf.abs(strength))
     return tf.where(tf.cast(image, tf.float32) < threshold, image, 255 - image)
 
 
 def _color(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Makes colours stronger or greyer."""
     return _enhanced(image, _grey(image), strength)
 
 
 def _posterize(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Sets the lowest bits to 0."""
     num_lost = tf.cast(tf.round(_MAX_LOST_BITS * tf.abs(strength)), tf.uint8)
     kept = tf.bitwise.left_shift(tf.constant(255, tf.uint8), num_lost)
     return tf.bitwise.bitwise_and(image, kept)
 
 
 def _contrast(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Moves all values away from the mean brightness or towards it."""
     mean = tf.floor(tf.reduce_mean(_grey(image)) + 0.5)
     return _enhanced(image, mean, strength)
 
 
 def _brightness(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Makes the image brighter or darker."""
     return _enhanced(image, tf.constant(0.0), strength)
 
 
