@@ -230,12 +230,25 @@ def eval_batches(
 ) -> tf.data.Dataset:
     """Returns the examples that a rank evaluates, each once, from a batch on.
 
-    The last batch is padded with the last example of the shard, of which this rank
-    evaluates at least one. `num_crops` is 1 for the central crop of each image, or 5
+    It evaluates at least one. `num_crops` is 1 for the central crop of each image, or 5
     for `preprocessing.five_crops`.
     """
+    num_batches = -(-(shard.end_example - shard.first_example) // batch_size)
+    examples_of = eval_to_read(shard, batch_size, replacements)
+    examples = tf.data.Dataset.range(start_batch, num_batches).map(examples_of)
+    return _evaluated(
+        examples, shard.records, config, batch_size, num_parallel_calls, num_crops
+    ).prefetch(PREFETCHED_BATCHES)
+
+
+def eval_to_read(
+    shard: ExampleShard, batch_size: int, replacements: Replacements
+) -> Callable[[tf.Tensor], ToRead]:
+    """Returns a function from the number of a batch to what to read for it.
+
+    A batch that goes beyond the last example of the shard is padded with it.
+    """
     first, end = shard.first_example, shard.end_example
-    num_batches = -(-(end - first) // batch_size)
     location_of = _locations(shard.records)
 
     @as_written
@@ -247,28 +260,7 @@ def eval_batches(
         flips = tf.zeros([batch_size], tf.bool)
         return ToRead(example, mask, seeds, flips, *location_of(example))
 
-    examples = tf.data.Dataset.range(start_batch, num_batches).map(examples_of)
-    return _evaluated(
-        examples, shard.records, config, batch_size, num_parallel_calls, num_crops
-    ).prefetch(PREFETCHED_BATCHES)
-
-
-def eval_to_read(records: RecordFiles, first_example: int, size: int) -> ToRead:
-    """Returns what to read for a batch of evaluation, as NumPy arrays.
-
-    A batch that goes beyond the last example is padded with it.
-    """
-    positions = first_example + np.arange(size)
-    examples = np.minimum(positions, records.num_examples - 1)
-    paths = np.array(records.paths, object)[records.file_of_example[examples]]
-    return ToRead(
-        examples,
-        positions < records.num_examples,
-        np.zeros([size, 2], np.int64),
-        np.zeros(size, bool),
-        paths,
-        records.offset_of_example[examples],
-    )
+    return examples_of
 
 
 def read_eval_batch(

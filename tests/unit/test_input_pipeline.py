@@ -203,9 +203,10 @@ def test_a_worker_evaluates_the_batches_of_the_pipeline(records, config):
     def read(what: ToRead) -> Batch:
         return input_pipeline.read_eval_batch(what, records, config, size, 2)
 
-    firsts = range(0, NUM_EXAMPLES, size)
-    to_read = [input_pipeline.eval_to_read(records, first, size) for first in firsts]
-    ours = [read(ToRead(*map(tf.constant, what))) for what in to_read]
+    shard = ExampleShard(records, 0, 1, NUM_EXAMPLES)
+    none = Replacements.of(set(), NUM_EXAMPLES)
+    to_read = input_pipeline.eval_to_read(shard, size, none)
+    ours = [read(to_read(tf.constant(i, tf.int64))) for i in range(4)]
     assert_equal(ours, evaluate(records, config, size))
 
 

@@ -1,20 +1,28 @@
+"""Data sets of TensorFlow Datasets: as a source, and indexed where they lie."""
+
+import functools
 import io
+import json
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
+import tensorflow_datasets
 import urllib3
 from PIL import Image
 from tensorflow_datasets import core
 from tensorflow_datasets import features as tfds_features
 
-from data_prep.records import image_encoding, manifest
+from data_prep.records import image_encoding, indexing, manifest
 from data_prep.sources import tfds
 from resnet.base.errors import UserError
 from tests.converter_program import run_here
 from tests.record_reader import read_examples
 
-NAMES = ["cat", "dog", "fox"]
+pytestmark = pytest.mark.usefixtures("index_cache")
+
+NAMES = ("cat", "dog", "fox")
 
 
 def jpeg(grey: int) -> bytes:
@@ -44,10 +52,10 @@ class NamedImages(core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager):
         del dl_manager
+        num_examples = {"train": 7, "validation": 2, "test": 2}
         return {
-            "train": self._generate_examples("train", 7),
-            "validation": self._generate_examples("validation", 2),
-            "test": self._generate_examples("test", 1),
+            split: self._generate_examples(split, number)
+            for split, number in num_examples.items()
         }
 
     def _generate_examples(self, split, num_examples):
@@ -105,38 +113,36 @@ class Downloaded(NamelessImages):
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory) -> pathlib.Path:
-    return tmp_path_factory.mktemp("tfds")
+    """A data folder in which the images of each split of one set lie in two files."""
+    folder = tmp_path_factory.mktemp("tfds")
+    config = tensorflow_datasets.download.DownloadConfig(num_shards=2)
+    builder = tensorflow_datasets.builder("named_images", data_dir=folder)
+    builder.download_and_prepare(download_config=config, file_format="tfrecord")
+    tfds.prepare("nameless_images", folder)
+    return folder
 
 
 def test_images_are_read_from_the_record_files(data_dir):
     raw = tfds.prepare("named_images", data_dir)
-    assert raw.class_names == ("cat", "dog", "fox")
-    assert raw.class_descriptions == ()
-    assert raw.num_ignored_files == 0
-    assert raw.warnings == ()
+    assert raw.class_names == NAMES
+    assert (raw.class_descriptions, raw.warnings, raw.num_ignored_files) == ((), (), 0)
     folder = data_dir / "named_images" / "1.2.3"
-    assert raw.description == {
-        "tfds_name": "named_images/1.2.3",
-        "tfds_dir": str(folder),
-    }
+    expected = {"tfds_name": "named_images/1.2.3", "tfds_dir": str(folder)}
+    assert raw.description == expected
     assert list(raw.splits) == ["train", "validation"]
     images = {p.filename: (p.class_name, p.read()) for p in raw.splits["train"]}
     assert images == {
         f"{index}.JPEG": (NAMES[index % 3], jpeg(10 * index)) for index in range(7)
     }
-    counts = np.bincount(raw.splits["train"].class_indices)
-    assert counts.tolist() == [3, 2, 2]
     assert {p.filename for p in raw.splits["validation"]} == {"0.JPEG", "1.JPEG"}
-    path = folder / "named_images-validation.tfrecord-00000-of-00001"
     image = raw.splits["validation"][0]
-    assert image.path == str(path)
-    assert image.name == f"{path}: {image.filename}"
+    assert pathlib.Path(image.path).parent == folder
+    assert image.name == f"{image.path}: {image.filename}"
     assert raw.splits["validation"].estimate_kept_bytes("jpeg") == 0  # Perhaps PNGs.
 
 
 def test_images_without_names_are_called_by_their_places(data_dir):
     raw = tfds.prepare("nameless_images", data_dir)
-    assert raw.class_names == ("0", "1", "2")
     names = [image.filename for image in raw.splits["train"]]
     assert names == [f"train-{index:08d}" for index in range(4)]
     test = raw.splits["validation"]
@@ -178,18 +184,6 @@ def test_a_download_that_fails_is_not_tried_for_minutes(data_dir, monkeypatch):
     assert sum(pauses) < 10
 
 
-def test_a_set_that_was_changed_is_refused(tmp_path):
-    train = tfds.prepare("nameless_images", tmp_path).splits["train"]
-    path = pathlib.Path(train[0].path)
-    path.write_bytes(path.read_bytes()[: train[3].offset])
-    with pytest.raises(UserError, match=r"must contain 4 records .*; it contains 3"):
-        tfds.prepare("nameless_images", tmp_path)
-    info_file = path.with_name("dataset_info.json")
-    info_file.write_text(info_file.read_text().replace('"tfrecord"', '"riegeli"'))
-    with pytest.raises(UserError, match="must be in the file format tfrecord"):
-        tfds.prepare("nameless_images", tmp_path)
-
-
 def test_a_data_set_becomes_records(data_dir, tmp_path):
     records = tmp_path / "records"
     flags = ("--tfds_name=nameless_images", f"--tfds_data_dir={data_dir}")
@@ -201,12 +195,126 @@ def test_a_data_set_becomes_records(data_dir, tmp_path):
     assert contents.image_format == "png"
     assert contents.source["tfds_name"] == "nameless_images/1.0.0"
     for split, labels in {"train": (0, 1, 1, 2), "validation": (2, 0)}.items():
-        found = {}
+        classes = {}
         for example in read_examples(records, split):
             pixels = np.asarray(Image.open(io.BytesIO(example["encoded"])))
             assert np.ptp(pixels) == 0  # Exactly one gray, as in the source.
-            found[int(pixels[0, 0])] = (example["class"], example["label"])
-        assert found == {
+            classes[int(pixels[0, 0])] = (example["class"], example["label"])
+        assert classes == {
             10 * index + 1: (str(label), 1 + label)
             for index, label in enumerate(labels)
         }
+
+
+@pytest.fixture
+def copied(data_dir, tmp_path) -> pathlib.Path:
+    """A copy of the folder of a data set."""
+    folder = tmp_path / "copy" / "1.2.3"
+    return shutil.copytree(data_dir / "named_images" / "1.2.3", folder)
+
+
+def test_a_folder_of_a_data_set_is_indexed(copied, forbid_scans, read_split):
+    said = []
+    indexing.make_if_missing(str(copied.parent), said.append)
+    assert said[-1] == f"wrote the index to {copied}"
+    forbid_scans()
+    for data_dir in (copied, copied.parent):
+        indexing.make_if_missing(str(data_dir), said.append)
+        assert manifest.load(str(data_dir), "train").records_dir == copied
+    assert len(said) == 2
+
+    record_set = manifest.load(str(copied), "train")
+    contents = record_set.manifest
+    assert (contents.class_names, contents.first_label) == (NAMES, 0)
+    assert (contents.image_key, contents.label_key) == ("image", "label")
+    assert contents.image_format == "jpeg"
+    assert contents.source == {"indexed": "tensorflow_datasets named_images 1.2.3"}
+    assert contents.splits["train"].label_counts == (3, 2, 2)
+    assert contents.splits["validation"].label_counts == (1, 1, 0)  # Not those of test.
+    assert len(contents.splits["train"].shards) == 2
+    for split in ("train", "validation"):
+        manifest.check_files(record_set, split)
+    builder = tensorflow_datasets.builder_from_directory(str(copied))
+    decoders = {"image": tensorflow_datasets.decode.SkipDecoding()}
+    dataset = builder.as_dataset(split="train", decoders=decoders, shuffle_files=False)
+    expected = [(int(e["label"]), e["image"].numpy()) for e in dataset]
+    assert read_split(record_set, "train") == expected
+
+    shutil.copytree(copied, copied.parent / "2.0.0")
+    (copied / "manifest.json").unlink()
+    with pytest.raises(UserError, match="several versions"):
+        indexing.make_if_missing(str(copied.parent))
+
+
+def test_features_may_lack_the_names_of_classes(data_dir, tmp_path):
+    root = tmp_path / "1.0.0"
+    shutil.copytree(data_dir / "nameless_images" / "1.0.0", root)
+    indexing.make_if_missing(str(root))
+    contents = manifest.load(str(root), "validation").manifest
+    assert (contents.class_names, contents.image_format) == (("0", "1", "2"), "png")
+    assert contents.splits["validation"].label_counts == (1, 0, 1)
+
+
+def test_metadata_may_leave_things_out_and_be_as_windows_writes_it(copied):
+    contents = json.loads((copied / "dataset_info.json").read_text())
+    assert contents.pop("fileFormat") == "tfrecord"
+    contents["splits"] = [part for part in contents["splits"] if part["name"] == "test"]
+    (copied / "dataset_info.json").write_text(json.dumps(contents))
+    path = copied / "label.labels.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b" \r\n"))
+    indexing.make_if_missing(str(copied))
+    contents = manifest.load(str(copied), "validation").manifest
+    assert contents.class_names == NAMES
+    assert set(contents.splits) == {"validation"}
+
+
+INFO, FEATURES, LABELS = "dataset_info.json", "features.json", "label.labels.txt"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        (INFO, '["1"', '["5"', "must contain 5 records .* contains 1"),
+        (INFO, '"shardLengths"', '"other"', "its splits: none"),
+        (INFO, '"tfrecord"', '"riegeli"', "format tfrecord; it is in riegeli"),
+        (INFO, "{", "", r"dataset_info\.json must hold"),
+        (INFO, '"name"', '"nom"', "reading them failed"),
+        (INFO, "{SHARD_X_OF_Y}", "{9}", "reading them failed"),
+        (INFO, "{DATASET}", "../x", "reading them failed"),
+        (FEATURES, "featuresDict", "content", "reading them failed"),
+        (FEATURES, "ClassLabel", "Tensor", "one feature of class ClassLabel"),
+        (FEATURES, '"3"', f'"{10**12}"', "must have from 1 to 1,000,000 classes"),
+        (LABELS, "dog\n", "", "must contain 3 class names.* contains 2"),
+    ],
+)
+def test_a_directory_that_is_not_whole_is_refused(copied, name, old, new, message):
+    contents = json.loads((copied / INFO).read_text())
+    for part in contents["splits"]:
+        part.setdefault("filepathTemplate", "{DATASET}-{SPLIT}-{SHARD_X_OF_Y}")
+    (copied / INFO).write_text(json.dumps(contents))
+    text = (copied / name).read_text()
+    assert old in text
+    (copied / name).write_text(text.replace(old, new))
+    with pytest.raises(UserError, match=message):
+        indexing.make_if_missing(str(copied))
+
+
+def test_a_label_out_of_range_is_refused(copied):
+    for name in (FEATURES, LABELS):
+        text = (copied / name).read_text()
+        (copied / name).write_text(text.replace('"3"', '"2"').replace("fox\n", ""))
+    with pytest.raises(UserError, match="must be from 0 to 1; the record at"):
+        indexing.make_if_missing(str(copied))
+
+
+def test_a_set_that_was_changed_is_refused(tmp_path):
+    train = tfds.prepare("nameless_images", tmp_path).splits["train"]
+    path = pathlib.Path(train[0].path)
+    path.write_bytes(path.read_bytes()[: train[3].offset])
+    prepare = functools.partial(tfds.prepare, "nameless_images", tmp_path)
+    with pytest.raises(UserError, match=r"must contain 4 records .*; it contains 3"):
+        prepare()
+    info_file = path.with_name("dataset_info.json")
+    info_file.write_text(info_file.read_text().replace('"tfrecord"', '"riegeli"'))
+    with pytest.raises(UserError, match="must be in the file format tfrecord"):
+        prepare()

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from resnet.data import input_pipeline
+from resnet.data.corrupt_records import Replacements
 from resnet.data.input_pipeline import ToRead
 from resnet.evaluation.evaluator import Result, result_of, sums_of_batch
 from resnet.runtime.job import Job, Run
@@ -46,6 +47,10 @@ class WorkerEvaluator:
         self._communicator = job.communicator
         of_worker = -(-run.config.eval_batch_size // workers.num_workers)
         self._batch_size = min(of_worker, self._records.num_examples)
+        none = Replacements.of(set(), self._records.num_examples)
+        self._to_read = input_pipeline.eval_to_read(
+            run.validation, self._batch_size, none
+        )
         self._sums_of_batch = tf.function(self._evaluate_batch, autograph=False)
 
     def evaluate(self, penalty: float = 0.0) -> Result:
@@ -64,11 +69,11 @@ class WorkerEvaluator:
             if stop_requested(self._signals):
                 firsts.clear()
             if firsts and self._closures.may_start():
-                first, size = firsts.popleft(), self._batch_size
-                what = input_pipeline.eval_to_read(self._records, first, size)
-                tensors = ToRead(*map(tf.constant, what))
+                first = firsts.popleft()
+                batch = tf.constant(first // self._batch_size, tf.int64)
                 with self._naming_corrupt_records(first):
-                    self._closures.start(first, self._sums_of_batch, tensors)
+                    what = self._to_read(batch)
+                    self._closures.start(first, self._sums_of_batch, what)
                 continue
             with self._naming_corrupt_records():
                 result = self._closures.next_result(_POLL_SECONDS)
