@@ -70,10 +70,7 @@ def _gain_of_bf16(communicator: Communicator) -> float:
 
 
 def _bf16_seconds() -> tuple[float, float]:
-    """Returns `_seconds` of bfloat16, as it is and multiplied as float32.
-
-    On a CPU that has one kind of products only, they are one number.
-    """
+    """Returns `_seconds` of bfloat16, as it is and multiplied as float32, if it can."""
     if not native.has_two_bf16_products():
         seconds = _seconds(tf.bfloat16)
         return seconds, seconds

@@ -36,8 +36,7 @@ class RunLock:
     def __init__(self, model_dir: Path) -> None:
         """Acquires the lock, and removes unfinished files of a job that was killed.
 
-        Where the file system has no locks nothing is removed, since another job may be
-        writing these files.
+        Without locks of the file system, another job may be writing these: they stay.
 
         Raises:
             Locked: If another job holds the lock, naming that job.
@@ -125,9 +124,8 @@ def _lock(path: Path) -> int | None:
             os.close(descriptor)
             if error.errno in _NO_LOCKS_HERE:
                 logging.warning(
-                    f"the file system of {path.parent} supports no locks"
-                    f" ({os.strerror(error.errno)}): a second job in this folder would"
-                    " not be detected"
+                    f"the file system of {path.parent} supports no locks ({error}): a"
+                    " second job in this folder would not be detected"
                 )
                 return None
             raise Locked(

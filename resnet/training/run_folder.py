@@ -34,11 +34,8 @@ _LONGEST_NAME = 150  # At least that of any file of a run, from its folder.
 def prepare(config: Config) -> tuple[RunLock, dict[str, str]]:
     """Creates and locks the folder of a run that starts or resumes; on rank 0.
 
-    Returns:
-        The lock, and what `match_saved_run` returns.
-
-    Raises:
-        UserError: As the functions do that it calls.
+    Returns the lock, and what `match_saved_run` returns; the errors are those of the
+    functions that it calls.
     """
     model_dir = Path(config.model_dir)
     make(config.model_dir)
@@ -100,8 +97,7 @@ def take_lock(model_dir: Path) -> RunLock:
     It removes what a killed save has left there, or gives it its name back.
 
     Raises:
-        UserError: If the folder can't be locked. If another job holds the lock,
-            `failure.json` says so.
+        UserError: If it can't be locked. If another job has, `failure.json` says so.
     """
     try:
         lock = RunLock(model_dir)
@@ -114,9 +110,9 @@ def take_lock(model_dir: Path) -> RunLock:
 
 
 def match_saved_run(config: Config) -> dict[str, str]:
-    """Returns the values that the saved run chose where the settings are "auto".
+    """Returns what the saved run chose where `MEASURED_SETTINGS` are "auto".
 
-    They are those of `MEASURED_SETTINGS`. A run without a checkpoint doesn't count.
+    A run without a checkpoint doesn't count.
 
     Raises:
         UserError: If the folder holds a run with other settings, naming the
@@ -132,11 +128,8 @@ def match_saved_run(config: Config) -> dict[str, str]:
         old = load_config(config.model_dir)
     if old is None:
         return {}
-    measured = {
-        name: getattr(old, name)
-        for name in MEASURED_SETTINGS
-        if getattr(config, name) == "auto"
-    }
+    unsettled = [name for name in MEASURED_SETTINGS if getattr(config, name) == "auto"]
+    measured = {name: getattr(old, name) for name in unsettled}
     refuse_other(old, dataclasses.replace(config, **measured))
     return measured
 

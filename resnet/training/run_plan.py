@@ -26,11 +26,9 @@ def print_plan(
     num_ranks: int,
     plot_file: str,
 ) -> None:
-    """Prints what a run would do, and draws it where that is asked for.
+    """Prints what a run would do, and draws it to `plot_file`, unless that is empty.
 
-    Args:
-        data_dir: The folder of the data set; empty for the numbers of the recipe's.
-        plot_file: The file to draw the hyperparameters to; empty for none.
+    Without a data set, the numbers are those of the recipe's.
 
     Raises:
         UserError: If the settings of the run are wrong.

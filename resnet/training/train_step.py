@@ -39,9 +39,7 @@ class StepResult(NamedTuple):
 class TrainStep:
     """The step of one phase of a run, traced into a graph when it is first called.
 
-    Attributes:
-        phase: The phase.
-        is_traced: Whether the graph exists, since at least one step is done.
+    `is_traced` is whether the graph exists, since at least one step is done.
     """
 
     def __init__(

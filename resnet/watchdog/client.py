@@ -48,12 +48,10 @@ class WatchdogClient:
         """Starts the watchdog.
 
         Args:
-            process: The rank of this process.
             token: A secret of this job, the same on all ranks.
             stall_seconds: Seconds without progress after which a rank has stalled
                 (`stalls.find_stall`).
-            model_dir: Folder in which rank 0's watchdog writes `failure.json`; None for
-                no file.
+            model_dir: Folder in which rank 0's watchdog writes `failure.json`, if any.
             outlives_launcher: Whether this rank saves and ends by itself when the
                 launcher has died, rather than being killed. Its parent is then its
                 rank wrapper, a child of the launcher.

@@ -84,10 +84,7 @@ def greet(channel: Channel) -> None:
 
 
 class Attempts:
-    """The attempts of a watchdog to connect to the monitor.
-
-    `host` is the name of the monitor's host.
-    """
+    """The attempts of a watchdog to connect to the monitor on `host`."""
 
     def __init__(self, monitor: Message, token: str, rank: int) -> None:
         """Makes no attempt yet; `monitor` has the `host`, `addresses` and `port`."""

@@ -70,9 +70,7 @@ class Closures:
             self._ended.put((number, result, None))
 
     def next_result(self, seconds: float) -> Result | None:
-        """Returns the next result; None if none comes within some seconds.
-
-        It can be None earlier, if a result was lost and is computed again.
+        """Returns the next result; None after some seconds, or if one was lost.
 
         Raises:
             tf.errors.OpError: If the closure has failed, or a server is lost.

@@ -104,10 +104,9 @@ def _agree_for_workers(
 ) -> int:
     """Returns the fewest processors of a worker, the same on all ranks.
 
-    Rank 0 tells the workers what to read, and how many images to decode at a time.
-
     Raises:
-        AgreedError: On all ranks, if the records are not in the same folder.
+        AgreedError: On all ranks, if the records, of which rank 0 tells the workers
+            what to read, are not in the same folder.
     """
     communicator.assert_equal_across_ranks(
         "folder of records", str(prepared.record_set.records_dir)

@@ -59,11 +59,7 @@ class Child:
         self._has_started = False
 
     def await_port(self) -> int:
-        """Returns the TCP port of the server, once it listens.
-
-        Raises:
-            ChildFailed: If it doesn't listen within two minutes, or has ended.
-        """
+        """Returns the TCP port of the server; raises ChildFailed if it won't listen."""
         line = b""
         while not line.endswith(b"\n"):
             left = self._heard_at + START_SECONDS - time.monotonic()

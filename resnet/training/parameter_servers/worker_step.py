@@ -19,12 +19,10 @@ from resnet.training.train_step import mean_loss
 class Done(NamedTuple):
     """The result of a closure.
 
-    Attributes:
-        loss: Mean cross-entropy of the examples; NaN if the gradients are not finite.
-        staleness: Number of updates between reading and update, on the first server;
-            below 0 if the closure was applied before.
-        reading_seconds: Time in which the worker read its examples.
-        seconds: Time of the whole closure on the worker.
+    The loss is the mean cross-entropy of the examples, NaN if the gradients are not
+    finite; the staleness is the number of updates between reading and update, on the
+    first server, below 0 if the closure was applied before. Of the seconds on the
+    worker, it read its examples for `reading_seconds`.
     """
 
     loss: tf.Tensor
