@@ -155,7 +155,9 @@ class Evaluator:
         self._corrupt_records = CorruptRecords(shard.records, config.on_bad_record)
         self._count_batch = tf.function(self._counts_of_images, autograph=False)
         self._rank_batch = tf.function(self._counts_and_top, autograph=False)
-        self._predict_batch = tf.function(self._log_probabilities, autograph=False)
+        self._predict_batch = tf.function(
+            lambda images: tf.nn.log_softmax(self._logits(images)), autograph=False
+        )
         self._has_evaluated = False
 
     @property
@@ -293,9 +295,6 @@ class Evaluator:
         logits = self._logits(images)
         sums = sums_of_batch(logits, labels, mask, self._phase)
         return sums, *top_classes.of_logits(logits)
-
-    def _log_probabilities(self, images: tf.Tensor) -> tf.Tensor:
-        return tf.nn.log_softmax(self._logits(images))
 
 
 def sums_of_batch(

@@ -1,7 +1,9 @@
 """Runs a module's tests with the kernels of each instruction set of this machine.
 
 A module imports both names; pytest finds them there. A test with an argument `dtype`
-gets the dtypes that an instruction set has kernels for.
+gets the dtypes that an instruction set has kernels for. Ops that have kernels for any
+CPU and any dtype, such as pooling, are run with stock ops too: their modules import
+`kernels`.
 """
 
 from collections.abc import Iterator
@@ -53,3 +55,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         # AVX512_CORE_BF16 has the float32 kernels of AVX512_CORE.
         names = [name for name in names if name != "AVX512_CORE" or name == names[-1]]
         metafunc.parametrize("instruction_set", names, indirect=True, scope="module")
+
+
+# AVX512_CORE_BF16 has the kernels of AVX512_CORE.
+COMPILED = ("NONE", *(native.usable_instruction_sets() or ())[:2])
+only_compiled = pytest.mark.parametrize("kernels", COMPILED, indirect=True)
+
+
+@pytest.fixture(params=["stock", *COMPILED], autouse=True)
+def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of the instruction set whose kernels are used, or "stock"."""
+    if request.param == "stock":
+        with native.disabled():
+            yield request.param
+        return
+    before = instruction_sets.kernels(native.OPS_LIBRARY).current()
+    native.limit_instruction_set(request.param)
+    yield request.param
+    native.limit_instruction_set(before)

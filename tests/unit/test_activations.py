@@ -10,7 +10,7 @@ from resnet import native
 from resnet.config import networks
 from resnet.models.layers import activations
 from resnet.models.layers.activations import gelu
-from tests.unit.each_map_kernel import (
+from tests.unit.each_instruction_set import (
     kernels,  # noqa: F401 - pytest finds it.
     only_compiled,
 )

@@ -59,13 +59,11 @@ def test_a_state_dict_of_torchvision_fits_all_variables(config, write):
     [
         ({"conv1__weight": np.ones([64, 3, 3, 3])},
          "'conv1.weight' must have the shape (64, 3, 7, 7), it has (64, 3, 3, 3)"),
-        ({"bn1__bias": None}, "it lacks 'bn1.bias'"),
         (
             {f"bn1__{name}": None
              for name in ("bias", "weight", "running_mean", "running_var")},
             "it lacks 'bn1.weight', 'bn1.bias', 'bn1.running_mean' and 1 more",
         ),
-        ({"layer5__0": np.ones(1)}, "it has too much: 'layer5.0'"),
         (
             {"layer5__0": np.ones(1), "bn1__bias": np.ones(3)},
             "it has too much: 'layer5.0'; 'bn1.bias' must have the shape (64,), it has"
@@ -179,6 +177,3 @@ def test_variables_by_their_paths_are_read(config, tmp_path):
     assert {name: value.tolist() for name, value in values.items()} == {
         name: value.tolist() for name, value in VALUES.items()
     }
-    save_file({**VALUES, "rest": np.ones(1)}, path)
-    with pytest.raises(UserError, match="it has too much: 'rest'"):
-        initial.load(path, config, OWN_SHAPES)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from resnet import native
 from resnet.models.layers import pooling
-from tests.unit.each_map_kernel import (
+from tests.unit.each_instruction_set import (
     kernels,  # noqa: F401 - pytest finds it.
     only_compiled,
 )

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import io
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from resnet.hardware.placement import ProcessInfo
 from resnet.models import layers
 from resnet.models.options import NormOptions
 from resnet.runtime.preemption import Preempted
+from tests.unit.encoded_images import encode
 from tests.unit.jobs import job
 from tests.unit.one_of_ranks import OneOfRanks
 
@@ -60,13 +60,10 @@ def config(make_config) -> Config:
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory, write_tiny_set) -> RecordFiles:
-    generator = np.random.default_rng(0)
-    jpegs = []
-    for _ in range(NUM_EXAMPLES):
-        file = io.BytesIO()
-        pixels = generator.integers(0, 256, (32, 32, 3)).astype(np.uint8)
-        Image.fromarray(pixels).save(file, "JPEG")
-        jpegs.append(file.getvalue())
+    images = np.random.default_rng(0).integers(0, 256, (NUM_EXAMPLES, 32, 32, 3))
+    jpegs = [
+        encode(Image.fromarray(pixels), "JPEG") for pixels in images.astype(np.uint8)
+    ]
     folder = tmp_path_factory.mktemp("records")
     labels = [index % 3 for index in range(NUM_EXAMPLES)]
     write_tiny_set(folder, jpegs, labels, "abc", [5, 7])

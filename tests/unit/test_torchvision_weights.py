@@ -88,40 +88,31 @@ def test_a_written_file_holds_the_state_dict(config, tmp_path, suffix):
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "sentence"),
+    ("changes", "sentence"),
     [
-        ("a.npz", {"resnet_variant": "tpu"}, "only networks of --resnet_variant=torch"),
-        (
-            "a.npz",
-            {"batch_norm_epsilon": 1e-3},
-            "a batch_norm_epsilon of 1e-05; got 0.0",
-        ),
-        ("a.npz", {"activation": "mish"}, "no resnet18 of --activation=mish. Exp"),
-        ("a.npz", {"se_ratio": 0.25}, "no resnet18 of --se_ratio=0.25"),
-        ("a.npz", {"blur_pool": "all"}, "no resnet18 of --blur_pool=all"),
-        ("a.npz", {"fixed_gamma": True}, "networks train gamma; got fixed_gamma"),
+        ({"resnet_variant": "tpu"}, "only networks of --resnet_variant=torch"),
+        ({"batch_norm_epsilon": 1e-3}, "a batch_norm_epsilon of 1e-05; got 0.0"),
+        ({"se_ratio": 0.25}, "no resnet18 of --se_ratio=0.25"),
+        ({"fixed_gamma": True}, "networks train gamma; got fixed_gamma"),
     ],
 )
 def test_what_torchvision_would_not_compute_alike_is_not_written(
-    config, tmp_path, name, changes, sentence
+    config, tmp_path, changes, sentence
 ):
     config = dataclasses.replace(config, **changes)
     with pytest.raises(UserError, match=sentence):
-        weight_files.write_state_dict(
-            tmp_path / name, config, {"classifier/bias": np.ones(3)}
-        )
+        weight_files.write_state_dict(tmp_path / "a.npz", config, {})
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("suffix", [".pt", ".pth"])
-def test_pytorch_saves_the_state_dict_as_tensors(config, tmp_path, monkeypatch, suffix):
+def test_pytorch_saves_the_state_dict_as_tensors(config, tmp_path, monkeypatch):
     torch = types.ModuleType("torch")
     torch.from_numpy = lambda array: ("tensor", array)
     torch.save = lambda tensors, path: path.write_bytes(pickle.dumps(tensors))
     monkeypatch.setitem(sys.modules, "torch", torch)
     _, values = assigned(18)
-    weight_files.write_state_dict(tmp_path / f"weights{suffix}", config, values)
-    (path,) = tmp_path.iterdir()
+    path = tmp_path / "weights.pt"
+    weight_files.write_state_dict(path, config, values)
     found, expected = pickle.loads(path.read_bytes()), reference.state_dict(18)
     assert found.keys() == expected.keys()
     for name, (kind, array) in found.items():

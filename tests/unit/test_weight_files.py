@@ -102,7 +102,7 @@ def test_a_checkpoint_of_ours_is_known_by_its_folder_and_its_runs(tmp_path):
     assert files.kind_of(folder) == files.kind_of(tmp_path) == files.OURS
 
 
-@pytest.mark.parametrize("name", ["gone", "gone.npz", "folder", "a.txt"])
+@pytest.mark.parametrize("name", ["gone.npz", "folder", "a.txt"])
 def test_a_path_without_weights_is_refused(tmp_path, name):
     (tmp_path / "folder").mkdir()
     (tmp_path / "a.txt").write_text("no weights")
@@ -164,7 +164,6 @@ def test_only_the_weights_in_a_file_of_pytorch_are_loaded(load):
 @pytest.mark.parametrize(
     ("found", "sentence"),
     [
-        ([1, 2], "must hold a state dict of PyTorch; it holds other values"),
         ({"epoch": 3}, "must hold a state dict of PyTorch; it holds other values"),
         (
             pickle.UnpicklingError("Weights only load failed. Long\nhelp."),
