@@ -138,6 +138,10 @@ def _why_unbounded_qsgd(settings: "CompressionSettings") -> str:
     )
 
 
+_THRESHOLD = Method(
+    coded_bytes=_bytes_of_threshold, size="assumed", seconds=(0.017, 0.0098)
+)
+_CAST = Method(coded_bytes=lambda _, shape: HEADER_BYTES + 2 * math.prod(shape))
 # The first six are those of sands-lab/layer-wise-aaai20, CIFAR10/core.py, whose names
 # are Randomk, Topk, Thresholdv, AdaptiveThreshold, TernGrad and RandomDithering (QSGD
 # in its README). topk spends 18 of its 35 ms on the threshold.
@@ -151,12 +155,8 @@ METHODS: Mapping[str, Method] = {
     "topk": Method(
         coded_bytes=_bytes_of_topk, size="estimated", seconds=(0.035, 0.0098)
     ),
-    "thresholdv": Method(
-        coded_bytes=_bytes_of_threshold, size="assumed", seconds=(0.017, 0.0098)
-    ),
-    "adaptivethreshold": Method(
-        coded_bytes=_bytes_of_threshold, size="assumed", seconds=(0.017, 0.0098)
-    ),
+    "thresholdv": _THRESHOLD,
+    "adaptivethreshold": _THRESHOLD,
     "terngrad": Method(
         # Five values a byte.
         coded_bytes=lambda _, shape: HEADER_BYTES + 4 - (-math.prod(shape) // 5),
@@ -170,8 +170,8 @@ METHODS: Mapping[str, Method] = {
         why_unbounded=_why_unbounded_qsgd,
         seconds=(0.083, 0.026),
     ),
-    "fp16": Method(coded_bytes=lambda _, shape: HEADER_BYTES + 2 * math.prod(shape)),
-    "bf16": Method(coded_bytes=lambda _, shape: HEADER_BYTES + 2 * math.prod(shape)),
+    "fp16": _CAST,
+    "bf16": _CAST,
     "powersgd": Method(
         coded_bytes=_bytes_of_powersgd, is_summed=True, needs_matrices=True
     ),

@@ -8,8 +8,10 @@ of its steps. The examples of a step are in the files with the latest first step
 isn't after it.
 """
 
+import contextlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,7 @@ def prepare(folder: str, start_step: int, is_first_start: bool) -> None:
     """Removes the files of steps that will be done again, on behalf of all ranks."""
     if not folder:
         return
-    try:
+    with _writing_to(folder):
         Path(folder).mkdir(parents=True, exist_ok=True)
         first_steps = {
             path: int(match[1])
@@ -39,8 +41,17 @@ def prepare(folder: str, start_step: int, is_first_start: bool) -> None:
         for path, first_step in first_steps.items():
             if first_step >= start_step:
                 path.unlink()
+
+
+@contextlib.contextmanager
+def _writing_to(folder: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise _not_writable(folder, error) from error
+        raise UserError(
+            "--record_log must be a folder that can be written to;"
+            f" {folder}: {error.strerror}. Name another."
+        ) from error
 
 
 class RecordLog:
@@ -52,12 +63,10 @@ class RecordLog:
         if not folder:
             return
         name = f"from-step-{start_step:08d}-rank-{rank:05d}-of-{num_ranks:05d}.jsonl"
-        try:
+        with _writing_to(folder):
             Path(folder).mkdir(parents=True, exist_ok=True)
             Path(folder, name).write_bytes(b"")
             self._file = AppendFile(Path(folder, name))
-        except OSError as error:
-            raise _not_writable(folder, error) from error
 
     def write(self, step: int, examples: np.ndarray, mask: np.ndarray) -> None:
         """Writes the line of a step, whose arguments are those of `examples_read`."""
@@ -74,10 +83,3 @@ class RecordLog:
         """Closes the file."""
         if self._file is not None:
             self._file.close()
-
-
-def _not_writable(folder: str, error: OSError) -> UserError:
-    return UserError(
-        "--record_log must be a folder that can be written to;"
-        f" {folder}: {error.strerror}. Name another."
-    )

@@ -169,20 +169,19 @@ def _state(run: RunFolder) -> str:
 
 
 def _how_long(run: RunFolder) -> str:
-    parts = []
-    if seconds := training_seconds(run):
-        parts.append(f"{duration(seconds)} of training")
-    if speed := usual_speed(run):
-        parts.append(f"{number(speed, 3)} images/s")
-    if ranks := num_ranks(run):
-        parts.append(f"{ranks:,} rank(s)")
-    cpu = str(last_start(run).get("cpu") or "")
-    if of_hosts := hosts(run):
+    seconds, speed, ranks = training_seconds(run), usual_speed(run), num_ranks(run)
+    cpu, of_hosts = str(last_start(run).get("cpu") or ""), hosts(run)
+    if of_hosts:
         named = next(iter(of_hosts)) if len(of_hosts) == 1 else f"{len(of_hosts)} hosts"
         cpu = f"{named} ({cpu})" if cpu else named
-    if cpu:
-        parts.append(cpu)
-    return f"{', '.join(parts)}." if parts else ""
+    parts = (
+        f"{duration(seconds)} of training" if seconds else "",
+        f"{number(speed, 3)} images/s" if speed else "",
+        f"{ranks:,} rank(s)" if ranks else "",
+        cpu,
+    )
+    text = ", ".join(filter(None, parts))
+    return f"{text}." if text else ""
 
 
 @dataclass(frozen=True)

@@ -246,7 +246,6 @@ def test_the_program_explains_without_tensorflow_to_a_reader_that_is_gone():
         (("--recipe=imagenette", "--mixup=0.2", "--num_ranks=64"), "even number"),
         (("--initial_weights=nowhere",), "nowhere must contain a checkpoint"),
         (("--explain_plot=plan.doc",), "--explain_plot must end in .png, .svg or .pdf"),
-        (("--use_tpu",), "--use_tpu must be False"),
         (("--stall_seconds=0",), "--stall_seconds must be at least 1; got 0"),
     ],
 )

@@ -41,13 +41,9 @@ def test_what_is_not_written_is_as_recipes_are(write):
     assert recipe_file.read(write(SMALL)) == expected
 
 
-def test_whole_numbers_become_the_floats_of_their_fields(write):
-    (phase,) = recipe_file.read(write(with_phase(mixup=1, momentum=0))).phases
-    assert [type(value) for value in (phase.epochs, phase.mixup)] == [float, float]
-
-
 def test_a_name_with_json_is_a_file_and_any_other_a_recipe(write):
-    assert recipe_file.get(str(write(SMALL))).name == "small"
+    path = write({**SMALL, "train_epochs": 3.0005})  # Nearly those of its phases.
+    assert recipe_file.get(str(path)).name == "small"
     assert recipe_file.get("digits") is digits.DIGITS
     with pytest.raises(UserError, match=r"or a recipe file, \*.json; got 'mine'"):
         recipe_file.get("mine")
@@ -108,7 +104,6 @@ def with_schedule(**changes: object) -> dict[str, object]:
     [
         ({"based_on": "digits"}, 'it needs a "name" of its own'),
         ({"based_on": "imagenet", "name": "mine"}, "it can be based_on cifar10, "),
-        ({"based_on": ["digits"], "name": "mine"}, "'based_on' must be text"),
         (
             {"based_on": "digits", "name": "mine", "momentum": 0.8},
             "unknown field 'momentum'; known are",
@@ -117,7 +112,6 @@ def with_schedule(**changes: object) -> dict[str, object]:
             with_schedule(warmup=1),
             "unknown field 'warmup' of 'schedule' of number 1 of 'phases'; known are",
         ),
-        ({**SMALL, "train_epochs": "3"}, "'train_epochs' must be a number; got '3'"),
         (
             {**SMALL, "train_epochs": 4},
             "add up to the train_epochs that it states, 4; they are 3 epochs",
@@ -149,10 +143,6 @@ def with_schedule(**changes: object) -> dict[str, object]:
 )
 def test_what_cannot_be_a_recipe_is_refused(refusal, contents, problem):
     assert problem in refusal(contents)
-
-
-def test_phases_may_differ_a_little_from_the_length_that_is_stated(write):
-    assert recipe_file.read(write({**SMALL, "train_epochs": 3.0005})).name == "small"
 
 
 @pytest.mark.parametrize(

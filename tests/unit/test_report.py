@@ -427,7 +427,7 @@ def test_what_is_no_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
     for out in (tmp_path / "file" / "page.html", "."):
         done = run(report, str(tmp_path), f"--out={out}")
-        assert_refused(done, "the report can't be written")
+        assert_refused(done, f"writing the report, of --out, to {out} failed")
 
 
 def test_folders_of_the_same_name_are_told_apart():

@@ -100,17 +100,3 @@ def test_a_decay_ends_where_it_should(schedule, later):
     }
     step = max(schedule.decay_end, *schedule.boundaries, 0) + later
     assert learning_rate(schedule, step) == ends[schedule.decay]
-
-
-@given(schedule=schedules())
-def test_a_decay_from_the_end_of_the_warm_up_begins_at_the_peak(schedule):
-    first = learning_rate(schedule, schedule.warmup_length)
-    if schedule.decay == "steps":
-        passed = [
-            drop for drop in schedule.boundaries if drop <= schedule.warmup_length
-        ]
-        assert first == schedule.peak_value * schedule.decay_factor ** len(passed)
-    elif schedule.decay == "none" or schedule.decay_start == schedule.warmup_length:
-        assert first == pytest.approx(schedule.peak_value, rel=1e-12)
-    else:
-        assert schedule.end_value <= first <= schedule.peak_value * (1 + 1e-12)

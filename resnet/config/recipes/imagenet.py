@@ -204,6 +204,7 @@ COLLAPSE_94EP_14K = _of_caffe(
 )
 
 
+# The source's velocity contains the rate, but with momentum correction.
 GOYAL_90EP_8K = of_resnet50(
     name="goyal_90ep_8k",
     source="Goyal et al. 2017, arXiv:1706.02677: 256 ranks of 32 examples",
@@ -223,8 +224,6 @@ GOYAL_90EP_8K = of_resnet50(
         ),
     ),
     batch_norm_momentum=0.9,
-    # The source's velocity contains the rate, but with momentum correction.
-    learning_rate_in_velocity=False,
     published="no loss of accuracy against a batch of 256",
     deviations=(
         "convolutions are initialized with a variance of 1/fan-in; the source's with"
