@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from data_prep.records import manifest
+from data_prep.records.class_mixing import ShardContent, write_split
 from resnet.base.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("index_cache")
@@ -54,23 +55,17 @@ def set_with_cached_index(tmp_path):
 
 
 def write_set(records_dir, index_dir, sha256="a" * 64):
-    example = example_manifest()
-    shards = tuple(
-        dataclasses.replace(shard, sha256=sha256)
-        for shard in example.splits["train"].shards
-    )
-    for shard in shards:
+    name = "train/train-0000{}-of-00002".format
+    contents = [
+        ShardContent(name(0), 20, sha256, [0, 10], [(0, 1), (1, 1)]),
+        ShardContent(name(1), 10, sha256, [0], [(1, 1)]),
+    ]
+    for shard in contents:
         (records_dir / shard.path).write_bytes(bytes(shard.num_bytes))
-    path, offsets_sha256 = manifest.write_offsets(
-        index_dir, "train", np.array([0, 10, 0])
+    split = write_split(index_dir, "train", contents, 2)
+    manifest.write(
+        dataclasses.replace(example_manifest(), splits={"train": split}), index_dir
     )
-    split = dataclasses.replace(
-        example.splits["train"],
-        shards=shards,
-        offsets_path=path,
-        offsets_sha256=offsets_sha256,
-    )
-    manifest.write(dataclasses.replace(example, splits={"train": split}), index_dir)
 
 
 def test_json_and_back_is_identity_and_the_json_always_the_same(tmp_path):

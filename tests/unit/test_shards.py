@@ -134,40 +134,32 @@ def test_bad_images_can_be_left_out_but_not_those_that_cannot_be_read(
         shards.write_shard(shards.ShardJob(str(root), "x", [huge], [0]))
 
 
-def test_a_finished_shard_is_known_again_and_a_damaged_one_is_not(root, images):
-    check = shards.ShardJob(str(root), "x", images, [0, 1, 2])
-    report = shards.write_shard(check)
-    assert shards.check_shard(check) == report
+def test_a_finished_shard_is_known_again_unless_it_or_an_image_has_changed(
+    root, images
+):
+    job = shards.ShardJob(str(root), "x", images, [0, 1, 2])
+    report = shards.write_shard(job)
+    assert shards.check_shard(job) == report
     fewer = shards.ShardJob(str(root), "x", images[:2], [0, 1])
     assert shards.check_shard(fewer) is None
-
-    whole = (root / "x").read_bytes()
-    for damaged in (whole[:-1], whole + b"x", whole[:99] + b"?" + whole[100:], b""):
-        (root / "x").write_bytes(damaged)
-        assert shards.check_shard(check) is None
-    (root / "x").unlink()
-    assert shards.check_shard(check) is None
-    (root / "x").write_bytes(whole)
-    assert shards.check_shard(check) == report
-
-
-def test_a_shard_of_images_that_changed_is_not_finished(root, images):
-    check = shards.ShardJob(str(root), "x", images, [0, 1, 2])
-    report = shards.write_shard(check)
     path = pathlib.Path(images[1].path)
-    data, status = path.read_bytes(), path.stat()
+    whole, image, status = (root / "x").read_bytes(), path.read_bytes(), path.stat()
     times = status.st_atime_ns, status.st_mtime_ns
-    path.write_bytes(data + b"x")
-    os.utime(path, ns=times)  # Only the size differs.
-    assert shards.check_shard(check) is None
-    path.write_bytes(data)
-    os.utime(path, ns=(times[0], times[1] + 1))  # Only the time.
-    assert shards.check_shard(check) is None
-    path.unlink()
-    assert shards.check_shard(check) is None
-    path.write_bytes(data)
+    for damaged in (whole[:-1], whole + b"x", whole[:99] + b"?" + whole[100:], None):
+        (root / "x").write_bytes(damaged or b"")
+        if damaged is None:
+            (root / "x").unlink()
+        assert shards.check_shard(job) is None
+    (root / "x").write_bytes(whole)
+    for content, later in ((image + b"x", 0), (image, 1), (None, 0)):
+        path.write_bytes(content or b"")
+        os.utime(path, ns=(times[0], times[1] + later))
+        if content is None:
+            path.unlink()
+        assert shards.check_shard(job) is None
+    path.write_bytes(image)
     os.utime(path, ns=times)
-    assert shards.check_shard(check) == report
+    assert shards.check_shard(job) == report
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", None])
