@@ -62,16 +62,23 @@ class SourceImage:
         if self.image_key is not None:
             return self._read_feature(self.image_key)
         with open(self.path, "rb", buffering=0) as file:
-            if self.num_bytes is not None:
-                return self._read_span(file.fileno(), self.num_bytes)
             num_bytes = os.fstat(file.fileno()).st_size
-            if num_bytes > _MAX_IMAGE_BYTES:
+            if self.num_bytes is None and num_bytes > _MAX_IMAGE_BYTES:
                 raise UserError(
                     f"{self.path} must be an image; it has {num_bytes:,} bytes, more"
                     f" than the {_MAX_IMAGE_BYTES:,} that an image can have. Replace"
                     " it; if it is removed, the conversion has to start over."
                 )
-            return file.readall()
+            if self.num_bytes is None:
+                return file.readall()
+            data = os.pread(file.fileno(), self.num_bytes, self.offset)
+        if len(data) != self.num_bytes:
+            raise UserError(
+                f"{self.path} is truncated: {self.filename} has {self.num_bytes:,}"
+                f" bytes from byte {self.offset:,}, but only {len(data):,} of them are"
+                " there. Copy the file again."
+            )
+        return data
 
     def read_start(self) -> bytes:
         """Returns the first `START_BYTES` of the encoded image, as `read` does all."""
@@ -82,16 +89,6 @@ class SourceImage:
             num_bytes = min(num_bytes, self.num_bytes)
         with open(self.path, "rb", buffering=0) as file:
             return os.pread(file.fileno(), num_bytes, self.offset)
-
-    def _read_span(self, descriptor: int, num_bytes: int) -> bytes:
-        data = os.pread(descriptor, num_bytes, self.offset)
-        if len(data) != num_bytes:
-            raise UserError(
-                f"{self.path} is truncated: {self.filename} has {num_bytes:,} bytes"
-                f" from byte {self.offset:,}, but only {len(data):,} of them are there."
-                " Copy the file again."
-            )
-        return data
 
     def _read_feature(self, image_key: str) -> bytes:
         try:

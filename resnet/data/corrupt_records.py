@@ -50,12 +50,14 @@ class Replacements:
         return cls(np.array(ordered, np.int64), np.array(replacements, np.int64))
 
     def replace(self, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the examples to read, and a mask that is False for replaced ones."""
+        """Returns the examples to read, and a mask that is False for replaced ones.
+
+        They are `[n]` int64 and bool.
+        """
         if not len(self.corrupt):
             return examples, tf.ones_like(examples, tf.bool)
         corrupt = tf.constant(self.corrupt)
-        index = tf.searchsorted(corrupt, tf.reshape(examples, [-1]))
-        index = tf.reshape(tf.minimum(index, len(self.corrupt) - 1), tf.shape(examples))
+        index = tf.minimum(tf.searchsorted(corrupt, examples), len(self.corrupt) - 1)
         is_corrupt = tf.gather(corrupt, index) == examples
         replacement = tf.gather(tf.constant(self.replacements), index)
         return tf.where(is_corrupt, replacement, examples), ~is_corrupt

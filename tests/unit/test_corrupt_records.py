@@ -174,15 +174,3 @@ def test_the_next_good_one_in_the_order_of_the_files_stands_in(case, asked):
     assert examples.numpy().tolist() == expected
     assert mask.numpy().tolist() == [number not in corrupt for number in asked]
     assert examples.dtype == tf.int64
-
-
-@pytest.mark.parametrize("shape", [(), (2, 3), (0,)])
-def test_examples_of_any_shape_are_replaced_inside_a_dataset(shape):
-    replacements = Replacements.of({2, 3}, 6)
-    asked = np.arange(np.prod(shape, dtype=int)).reshape(shape)
-    dataset = tf.data.Dataset.from_tensors(asked).map(replacements.replace)
-    ((examples, mask),) = dataset.as_numpy_iterator()
-    assert examples.shape == mask.shape == shape
-    expected = np.where((asked == 2) | (asked == 3), 4, asked)
-    np.testing.assert_array_equal(examples, expected)
-    np.testing.assert_array_equal(mask, examples == asked)
