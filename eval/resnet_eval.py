@@ -25,6 +25,7 @@ from resnet.base import program as base_program  # Before imports that may fail.
 from data_prep.records.manifest import RecordSet
 from data_prep.sources import imagenet_labels
 from eval import checkpoint_choice
+from eval.checkpoint_choice import weights_to_evaluate
 from eval.evaluation_report import EvaluationReport, check_json_file
 from resnet.base import cli
 from resnet.base.errors import UserError
@@ -146,9 +147,8 @@ def evaluate(
         check(settings, has_checkpoints="checkpoints" in line.given)
     signals = StopSignals() if settings.watch else None
     startup.join_job(process, communicator, processes.stall_seconds)
-    record_set = record_sets.open_record_set(
-        data_dir, settings.split, process, communicator
-    )
+    split, wanted = settings.split, settings.weights
+    record_set = record_sets.open_record_set(data_dir, split, process, communicator)
     watch = None
     if signals:
         folder, minutes = pathlib.Path(model_dir), settings.watch_minutes
@@ -157,15 +157,12 @@ def evaluate(
     run_config, steps = read_run(model_dir, settings, requested, communicator)
     with communicator.collective_errors():
         check_classes(record_set, run_config, model_dir)
-        weights = checkpoint_choice.weights_to_evaluate(
-            settings.weights, run_config, model_dir
-        )
-    startup.check_same_settings(
-        f"{settings.split} data and run", record_set, run_config, communicator
-    )
+        weights = weights_to_evaluate(wanted, run_config, model_dir)
+    what = f"{split} data and run"
+    startup.check_same_settings(what, record_set, run_config, communicator)
     with communicator.collective_errors():
         config = with_overrides(run_config, settings, line)
-        splits = splits_to_read(config, settings.split, record_set)
+        splits = splits_to_read(config, split, record_set)
     shards = startup.check_shards(record_set, splits, config.shard_by, communicator)
     with host_warnings.gathered(communicator):
         threads = startup.start_on_own_cores(process, communicator, processes)
@@ -177,7 +174,7 @@ def evaluate(
     evaluation = make_evaluation(config, settings, weights, example_shards, job)
     same = {
         "model_dir": model_dir,
-        "split": settings.split,
+        "split": split,
         "views": config.eval_views,
         "combine": settings.combine,
         "recalibration_batches": config.recalibration_batches,
@@ -192,7 +189,7 @@ def evaluate(
         with communicator.collective_errors():
             report.add(evaluated, result)
         if top:
-            records = example_shards[settings.split].records
+            records = example_shards[split].records
             evaluation.store(evaluated, top, records, described)
 
 

@@ -68,9 +68,8 @@ class Profile:
             share = f"{milliseconds / self.step_milliseconds:6.1%}"
             line = f"{kind:32} {milliseconds:9.1f} {share if kind != 'step' else ''}"
             if kind in self.milliseconds:
-                types = sorted(
-                    self.milliseconds[kind].items(), key=lambda item: -item[1]
-                )
+                of_kind = self.milliseconds[kind].items()
+                types = sorted(of_kind, key=lambda item: -item[1])
                 shown = [item for item in types if item[1] >= MIN_SHOWN_MILLISECONDS]
                 names = ", ".join(f"{name} {ms:.1f}" for name, ms in shown or types[:1])
                 line += f" {self.num_ops[kind]:5}  {names}"

@@ -146,12 +146,10 @@ def measure(
     if shard:
         images = _images_of_records(settings, num_classes, shard, threads)
     else:
-        images = images_from_memory(
-            settings.batch_size, settings.side, num_classes, communicator.rank
-        )
-    timing = time_steps(
-        step, images, settings.warmup_steps, settings.steps, communicator
-    )
+        size, side = settings.batch_size, settings.side
+        images = images_from_memory(size, side, num_classes, communicator.rank)
+    warmup_steps = settings.warmup_steps
+    timing = time_steps(step, images, warmup_steps, settings.steps, communicator)
     profile = None
     if with_profile:  # Of one more step of all ranks.
         batch = next(images)
@@ -222,9 +220,8 @@ def training_step(model: keras.Model, phase: Phase, communicator: Communicator) 
     state = TrainState(config, model)
     exchange = GradientExchange(communicator.collectives, state.names)
     train_step = TrainStep(state, phase, exchange)
-    settings = StepSettings(
-        LEARNING_RATE, phase.momentum, phase.momentum, phase.weight_decay
-    )
+    momentum = phase.momentum
+    settings = StepSettings(LEARNING_RATE, momentum, momentum, phase.weight_decay)
     nothing = tf.zeros([0])  # For the parts of a batch that this step doesn't use.
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> float:

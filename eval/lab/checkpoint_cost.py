@@ -46,11 +46,9 @@ def main(argv: Sequence[str]) -> int:
 
     stops, copies, threads, loads = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
-        recipe = imagenet.TPU_90EP_24K
-        classes = tuple(f"class{number}" for number in range(1000))
-        config = resolve(
-            recipe, {"model_dir": folder}, recipe.num_train_examples, classes
-        )
+        recipe, classes = imagenet.TPU_90EP_24K, tuple(map(str, range(1000)))
+        examples = recipe.num_train_examples
+        config = resolve(recipe, {"model_dir": folder}, examples, classes)
         state = TrainState(config)
         manager = CheckpointManager(config, state, communicator)
         zeros = [tf.zeros_like(variable) for variable in state.trainable_variables]

@@ -140,10 +140,9 @@ def run_study(argv: Sequence[str]) -> None:
                 ]
                 if settings.train_epochs is not None:
                     flags.append(f"--train_epochs={settings.train_epochs}")
+                flags += train_flags
                 try:
-                    result = train(
-                        [*flags, *train_flags], model_dir, settings.num_ranks
-                    )
+                    result = train(flags, model_dir, settings.num_ranks)
                 except Refused as error:
                     _say(f"{study.name(row)} is left out: {error}")
                     rows.remove(row)

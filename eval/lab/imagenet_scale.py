@@ -37,9 +37,8 @@ from resnet.base.settings import COUNT, setting
 NUM_CLASSES = 1000
 IMAGE_SIZE = 32
 BATCH_SIZE = 256
-_CONVERTER = (
-    pathlib.Path(__file__).parents[2] / "data_prep" / "imagenet_to_tfrecords.py"
-)
+_ROOT = pathlib.Path(__file__).parents[2]
+_CONVERTER = _ROOT / "data_prep" / "imagenet_to_tfrecords.py"
 _SAMPLE_SECONDS = 0.1
 
 

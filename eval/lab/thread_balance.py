@@ -82,9 +82,8 @@ class OpCall:
 
     def span(self, num_threads: int) -> float:
         """Returns the time from start to end on so many cores."""
-        return self.serial + sum(
-            makespan(region, num_threads) for region in self.regions
-        )
+        spans = (makespan(region, num_threads) for region in self.regions)
+        return self.serial + sum(spans)
 
 
 @dataclass(frozen=True)
@@ -141,12 +140,9 @@ def record_step(settings: BalanceSettings, num_threads: int) -> StepWork:
     if native.ops() is None:
         raise UserError("the tasks are those of the compiled ops, which are missing")
     network = throughput.build_network(settings, NUM_CLASSES)
-    step = throughput.training_step(
-        network, settings.phase, Communicator(ProcessInfo())
-    )
-    images = throughput.images_from_memory(
-        settings.batch_size, settings.side, NUM_CLASSES, 0
-    )
+    alone, batch_size = Communicator(ProcessInfo()), settings.batch_size
+    step = throughput.training_step(network, settings.phase, alone)
+    images = throughput.images_from_memory(batch_size, settings.side, NUM_CLASSES, 0)
     step(*next(images))
     calls_of_steps, seconds = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -156,9 +152,8 @@ def record_step(settings: BalanceSettings, num_threads: int) -> StepWork:
                 step(*next(images))
                 seconds.append(time.process_time() - start)
             calls_of_steps.append(calls)
-    return StepWork(
-        num_threads, median_calls(calls_of_steps), statistics.median(seconds)
-    )
+    medians = median_calls(calls_of_steps)
+    return StepWork(num_threads, medians, statistics.median(seconds))
 
 
 @contextlib.contextmanager
@@ -189,10 +184,8 @@ def parse(text: str) -> list[OpCall]:
     for _, of_call in itertools.groupby(rows, key=lambda row: int(row[0])):
         (_, op, _, _, serial), *tasks = of_call
         by_region = itertools.groupby(tasks, key=lambda row: int(row[2]))
-        regions = tuple(
-            tuple(float(row[4]) for row in region) for _, region in by_region
-        )
-        calls.append(OpCall(op, float(serial), regions))
+        regions = (tuple(float(row[4]) for row in region) for _, region in by_region)
+        calls.append(OpCall(op, float(serial), tuple(regions)))
     return calls
 
 

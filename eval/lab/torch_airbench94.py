@@ -130,9 +130,7 @@ def read(
 
 def normalized(images: torch.Tensor) -> torch.Tensor:
     """Returns uint8 images as float32, normalized per channel."""
-    mean, stddev = (
-        torch.tensor(values).reshape(1, 3, 1, 1) * 255 for values in (MEAN, STDDEV)
-    )
+    mean, stddev = (255 * torch.tensor([MEAN, STDDEV])).reshape(2, 1, 3, 1, 1)
     return (images.float() - mean) / stddev
 
 
@@ -286,9 +284,8 @@ class Graphs:
     def warm_up(self, network: Airbench94, rows: int) -> None:
         """Compiles all graphs; the network's state stays as it is."""
         before = {name: value.clone() for name, value in network.state_dict().items()}
-        images = torch.zeros(rows, 3, 32, 32).contiguous(
-            memory_format=torch.channels_last
-        )
+        images = torch.zeros(rows, 3, 32, 32)
+        images = images.contiguous(memory_format=torch.channels_last)
         labels = torch.zeros(rows, dtype=torch.int64)
         for trains_bias in (True, False):
             self.loss(images, labels, trains_bias).backward()

@@ -80,9 +80,8 @@ def compare(network: torch.nn.Module, depth: int, images: np.ndarray) -> dict:
         weight_files.write_state_dict(ours, config, written)
         back = torch.load(ours, weights_only=True)
     network.load_state_dict(back)  # Refuses missing and surplus arrays.
-    channels_first = torch.from_numpy(
-        np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-    )
+    transposed = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    channels_first = torch.from_numpy(transposed)
     with torch.no_grad():
         in_float32 = network(channels_first).numpy()
         expected = network.double()(channels_first.double()).numpy()

@@ -130,9 +130,8 @@ def _other_network(model: keras.Model) -> str:
 
 def _check_is_same_run(saved: Checkpoint, config: Config) -> None:
     """Refuses a checkpoint with other settings; warns if the installation differs."""
-    refuse_other(
-        json_file.instance(Config, saved.metadata["config"], "the settings"), config
-    )
+    settings = saved.metadata["config"]
+    refuse_other(json_file.instance(Config, settings, "the settings"), config)
     now, then = versions.describe(), saved.metadata.get("installation", {})
     changed = [name for name, value in then.items() if now.get(name) != value]
     if changed:

@@ -69,9 +69,8 @@ class Evaluations:
         num_ranks = self._communicator.num_ranks
         averages = state.batch_norm_averages
         with log.progress.paused(), averaged_over_ranks(averages, self._communicator):
-            for name in weights_in_turn(
-                state, weights_of(state), self._precise_bn, num_ranks
-            ):
+            names = weights_of(state)
+            for name in weights_in_turn(state, names, self._precise_bn, num_ranks):
                 kind = METRICS_KINDS[name]
                 began = time.monotonic()
                 result = self._evaluator.evaluate(state.weight_penalty())

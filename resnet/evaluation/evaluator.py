@@ -268,9 +268,8 @@ class Evaluator:
             "summing the results of the evaluation", waits_for_others=True
         )
         num_skipped = self._corrupt_records.count(self._first, self._end)
-        *all_sums, num_skipped = communicator.allreduce_sum(
-            np.append(sums, num_skipped)
-        )
+        sums = communicator.allreduce_sum(np.append(sums, num_skipped))
+        *all_sums, num_skipped = sums
         num_examples = self._shard.num_examples_of_all
         is_whole = all_sums[-1] + num_skipped == num_examples
         if not is_whole and communicator.any_rank(stop_requested(self._job.signals)):
