@@ -216,7 +216,11 @@ def schedule_in_steps(
     name: str,
 ) -> Schedule:
     """Returns the schedule of a run, from that of a recipe's phase of some name."""
-    warmup_steps = _warmup_steps(schedule, scaling, overrides)
+    warmup_steps = overrides.get("warmup_steps")
+    if warmup_steps is None:
+        own = schedule.warmup_length * scaling.warmup_scale
+        epochs = overrides.get("warmup_epochs", own)
+        warmup_steps = round(epochs * scaling.steps_per_epoch)
     trial = f" {_TRIAL}" if "train_steps" in overrides else ""
     if warmup_steps >= num_steps:
         raise UserError(
@@ -249,15 +253,6 @@ def schedule_in_steps(
         boundaries=tuple(scaling.steps(epoch) for epoch in schedule.boundaries),
         init_value_scales=True,
     )
-
-
-def _warmup_steps(
-    schedule: Schedule, scaling: Scaling, overrides: Mapping[str, Any]
-) -> int:
-    if "warmup_steps" in overrides:
-        return int(overrides["warmup_steps"])
-    own = schedule.warmup_length * scaling.warmup_scale
-    return round(float(overrides.get("warmup_epochs", own)) * scaling.steps_per_epoch)
 
 
 def _rates(

@@ -153,7 +153,7 @@ class MetricsLog:
         self._event_files: dict[str, EventFile] = {}
         for line in kept:
             self._summarize(line)
-        self._flush()
+        self._call_writers("flush")
 
     def write(
         self, kind: str, step: int, epoch: float, numbers: Mapping[str, Any]
@@ -165,7 +165,7 @@ class MetricsLog:
         line = jsonl.make_line(kind, step, epoch, numbers)
         self._file.write(jsonl.encode(line))
         self._summarize(line)
-        self._flush()
+        self._call_writers("flush")
 
     def sync(self) -> None:
         """Flushes the lines so far to disk, before a checkpoint that counts them."""
@@ -179,18 +179,16 @@ class MetricsLog:
                 self._event_files[kind] = EventFile(self._folder / kind)
             self._event_files[kind].add(line)
 
-    def _flush(self) -> None:
+    def _call_writers(self, action: str) -> None:
         for file in self._event_files.values():
             with contextlib.suppress(tf.errors.OpError):
-                file.writer.flush()
+                getattr(file.writer, action)()
 
     def close(self) -> None:
         """Closes the files."""
         if self._is_writer:
             self._file.close()
-            for file in self._event_files.values():
-                with contextlib.suppress(tf.errors.OpError):
-                    file.writer.close()
+            self._call_writers("close")
 
 
 def _drop_lines_after(path: Path, step: int, was_evaluated: bool) -> list[jsonl.Line]:
