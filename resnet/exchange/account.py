@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from resnet.exchange import plan
-from resnet.exchange.codecs import messages
 
 
 class Traffic(NamedTuple):
@@ -34,18 +33,6 @@ class Traffic(NamedTuple):
     def plus(self, other: "Traffic") -> "Traffic":
         """Returns the traffic of both."""
         return Traffic(*map(operator.add, self, other))
-
-    @classmethod
-    def of_messages(
-        cls, coded: Sequence[tf.Tensor], sent: Sequence[tf.Tensor]
-    ) -> "Traffic":
-        """Returns the traffic of this rank's messages, uint8.
-
-        `sent` are the bytes that it sends for parts of them, int64.
-        """
-        num_bytes = tf.add_n([tf.size(message, tf.int64) for message in coded])
-        is_dense = [messages.is_dense(message) for message in coded]
-        return cls(num_bytes, tf.add_n(list(sent)), tf.math.count_nonzero(is_dense))
 
 
 class ExchangeAccount(NamedTuple):

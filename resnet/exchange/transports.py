@@ -172,11 +172,13 @@ class Gather(Transport):
             means.update(zip(bucket, of_bucket, strict=True))
             sent.append(bytes_sent)
         order = range(len(vectors))
-        return Means(
-            [means[vector] for vector in order],
-            [encoded[vector][1] for vector in order],
-            Traffic.of_messages([encoded[vector][0] for vector in order], sent),
+        own, left = zip(*(encoded[vector] for vector in order), strict=True)
+        traffic = Traffic(
+            message_bytes=tf.add_n([tf.size(message, tf.int64) for message in own]),
+            bytes_sent=tf.add_n(sent),
+            num_dense=tf.math.count_nonzero(list(map(messages.is_dense, own))),
         )
+        return Means([means[vector] for vector in order], list(left), traffic)
 
     def _mean_of_bucket(
         self, number: int, coded: Sequence[tf.Tensor], step: tf.Tensor, ratio: Any
