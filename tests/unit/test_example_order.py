@@ -177,7 +177,7 @@ def test_the_parts_of_all_ranks_join_to_the_global_batch(
     assert joined == list(range(step * batch, (step + 1) * batch))
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=6)
 @given(
     num_examples=st.integers(1, 10_000),
     seed=SEEDS,
