@@ -69,7 +69,7 @@ def assert_near(ours, expected, tolerance: float) -> None:
 TOLERANCE = {tf.float32: 1e-5, tf.bfloat16: 8e-3}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     batch=st.integers(1, 3),
     height=st.integers(1, 13),

@@ -12,7 +12,7 @@ from resnet.models import resnet
 from tests.reference.networks import random_images
 
 # Both stems and all pools, with a smaller or a larger side.
-SIDES = {"resnet9": 96, "resnet18": 96, "resnet50d": 48}
+SIDES = {"resnet9": 40, "resnet18": 96, "resnet50d": 48}
 BUILT_FOR = 64
 # Of each kind and stride: a block with a projection, and one without.
 BLOCKS = {18: ((2, 1, 1, 1), False), 50: ((2, 1, 1, 1), True)}

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resnet import native
@@ -135,6 +135,7 @@ def test_a_graph_knows_the_shapes():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@settings(deadline=None, max_examples=25)
 @given(
     size=st.tuples(*[st.integers(1, 6)] * 2, st.integers(1, 140)),
     seed=st.integers(0, 9),
