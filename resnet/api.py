@@ -126,13 +126,8 @@ class Network:
 
         Each image is seen in the views of the run's recipe (`eval_views`).
 
-        Args:
-            records: The data set, with the classes of the network.
-            batch_size: The number of images computed at a time.
-
-        Returns:
-            The result, with `top1` and `top5` as fractions, `loss`, `cross_entropy` and
-            `count`, as eval/resnet_eval.py reports it with --recalibration_batches=0.
+        The result has `top1` and `top5` as fractions, `loss`, `cross_entropy` and
+        `count`, as eval/resnet_eval.py reports it with --recalibration_batches=0.
 
         Raises:
             UserError: If the set has other classes, no such split, or corrupt records.
@@ -169,7 +164,6 @@ class Network:
             images: Paths of image files, or images of any size as arrays `[height,
                 width, 3]` uint8 with red, green and blue.
             top_k: The number of classes per image; all if there are fewer.
-            batch_size: The number of images computed at a time.
 
         Raises:
             UserError: If an image can't be read, or the network predicts NaN.

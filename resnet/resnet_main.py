@@ -199,8 +199,7 @@ def resolve_settings(
 ) -> tuple[Config, list[str], RunLock | None]:
     """Returns the settings of the run, the splits that it reads, and rank 0's lock.
 
-    Rank 0 creates and locks the model directory. If it holds a run, the settings must
-    be those of that run. All ranks get rank 0's measured settings.
+    Rank 0 locks the folder of the run; a run in it must have the same settings.
     """
     lock = None
     with communicator.collective_errors():

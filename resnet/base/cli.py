@@ -133,15 +133,10 @@ def parse(
 ) -> CommandLine:
     """Parses a command line, with the program's name first.
 
-    `--help` prints the common flags, `--helpfull` all, `--version` the version, and
-    each exits with code 0. Flags and arguments may be in any order; what follows `--`
-    is an argument. A value that begins with "~" is a path in the user's home, which
-    shells do not expand in `--name=~/path`.
-
-    Args:
-        usage: The docstring of the program, which --help prints as it is.
-        groups: The dataclasses whose settings are the flags, in the order of --help.
-        takes_arguments: Whether arguments that are not flags are no UserError, too.
+    `--help` prints the program's docstring, `usage`, and the common flags, `--helpfull`
+    all, `--version` the version; each exits with code 0. Flags and arguments may be in
+    any order; what follows `--` is an argument. A value that begins with "~" is a path
+    in the user's home, which shells do not expand in `--name=~/path`.
     """
     of_program = entries(groups)
     _answer_questions(argv, usage or argv[0], of_program)
@@ -248,10 +243,9 @@ def version() -> str:
 
 
 def help_text(usage: str, of_program: Sequence[Entry], is_full: bool = False) -> str:
-    """Returns what --help or --helpfull prints, in lines of `WIDTH` characters.
+    """Returns what --help prints, or --helpfull; all flags if no flag is common.
 
-    The flags of a topic stand together, in the order of the topics' first common flags.
-    Where no flag is common, or with `is_full`, all are listed.
+    Topics are in the order of their first common flags.
     """
     shown = [entry for entry in of_program if not entry.declaration.hidden]
     is_full = is_full or not any(entry.common for entry in shown)

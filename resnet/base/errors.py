@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import os
 import pathlib
 import sys
@@ -22,7 +23,9 @@ def naming_failures(action: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{action} failed: {error}") from error
+        path = "" if error.filename is None else f": {error.filename!r}"
+        reason = error.strerror or error  # Without "[Errno 28]".
+        raise UserError(f"{action} failed: {reason}{path}") from error
     except MemoryError as error:
         raise UserError(f"{action} failed for lack of memory") from error
 
@@ -43,10 +46,9 @@ def print_to_pipe(text: str) -> None:
 
 
 def report_failed_imports() -> None:
-    """Makes this process report imports that fail because of PYTHONPATH in a sentence.
+    """Makes this process report in a sentence that PYTHONPATH makes an import fail.
 
-    Packages in its folders hide those of the environment; modules of a site often put
-    packages of another Python there. It is to be called before other imports.
+    It is to be called before other imports.
     """
     sys.excepthook = _print
 
@@ -58,32 +60,24 @@ def describe_failed_import(error: BaseException) -> str:
     top level of a module, since functions may also be called after the imports.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    is_of_import = isinstance(error, ImportError | SyntaxError) or (
-        bool(frames) and frames[-1].name == "<module>"
-    )
-    if not is_of_import:
+    is_at_top_level = bool(frames) and frames[-1].name == "<module>"
+    if not is_at_top_level and not isinstance(error, ImportError | SyntaxError):
         return ""
-    folders = [
-        os.path.realpath(folder)
-        for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        if folder
-    ]
+    words = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    folders = map(os.path.realpath, filter(None, words))
     files = [frame.filename for frame in frames if not _is_ours(frame.filename)]
     if isinstance(error, ImportError) and error.path:
         files.append(error.path)
-    for file in reversed(files):
-        for folder in folders:
-            if os.path.realpath(file).startswith(os.path.join(folder, "")):
-                return (
-                    f"{file} fails ({error}). It is imported since PYTHONPATH names"
-                    f" {folder}, which hides packages of the environment. Unset"
-                    " PYTHONPATH."
-                )
+    for file, folder in itertools.product(reversed(files), folders):
+        if os.path.realpath(file).startswith(os.path.join(folder, "")):
+            return (
+                f"{file} fails ({error}). It is imported since PYTHONPATH names"
+                f" {folder}, which hides packages of the environment. Unset PYTHONPATH."
+            )
     return ""
 
 
 def _is_ours(file: str) -> bool:
-    """Returns whether a file is one of this project."""
     root = str(pathlib.Path(__file__).resolve().parents[2])
     in_project = os.path.relpath(os.path.realpath(file), root).split(os.sep)
     return in_project[0] not in (os.pardir, ".venv")

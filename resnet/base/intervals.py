@@ -25,22 +25,13 @@ class Interval:
         return f"{float(self.length):g} {self.unit}s"
 
     def ends_at(
-        self,
-        step: int,
-        examples_per_epoch: int,
-        batch_size: int,
-        since: int | None = None,
+        self, step: int, examples_per_epoch: int, batch_size: int, since: int
     ) -> bool:
-        """Returns whether an interval ends with the last of `step` steps.
-
-        It is always False for intervals in minutes. `since` is the number of steps at
-        which the ends before were counted; None for one less than `step`.
-        """
+        """Returns whether one, not in minutes, ends after `since` and up to `step`."""
         if self.unit == "minute":
             return False
         sizes = examples_per_epoch, batch_size
-        before = step - 1 if since is None else since
-        return self.number_at(step, *sizes) > self.number_at(before, *sizes)
+        return self.number_at(step, *sizes) > self.number_at(since, *sizes)
 
     def number_at(self, step: int, examples_per_epoch: int, batch_size: int) -> int:
         """Returns the number of intervals, not in minutes, within `step` steps."""

@@ -3,12 +3,10 @@
     contents = json_file.read(path, dict, "a benchmark's results")
     config = json_file.read(path, Config, "the settings of a run", "Restore it.")
 
-What isn't JSON of the expected form is refused with one `UserError`, a sentence that
-names the file, what it must hold, and the part that is wrong: a field that is missing,
-unknown, there twice or of another type, a number of a dataclass that isn't finite or
-has more than 64 bits, nesting without end, a file that is a pipe or too large. The
-fields of a dataclass may be int, float, str, bool, None, Any, other dataclasses, unions
-of one of these with None, and tuples and dicts of them.
+What isn't JSON of the expected form is a `UserError`, a sentence that names the file,
+what it must hold, and the part that is wrong. The fields of a dataclass may be int,
+float, str, bool, None, Any, other dataclasses, unions of one of these with None, and
+tuples and dicts of them.
 """
 
 import contextlib
@@ -28,7 +26,6 @@ from resnet.base.text import shortened
 
 _T = TypeVar("_T")
 _MOST_BYTES = 2**30
-_MOST_BITS = 64
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -41,24 +38,19 @@ def read(
 ) -> _T:
     """Returns the object in a file, as the instance of a dataclass.
 
-    Args:
-        kind: The dataclass, or `dict` for a dict whose values aren't checked.
-        what: What the file must hold, such as "the settings of a training run".
-        advice: Sentences about what to do, for the end of an error.
-
-    Raises:
-        MissingFile: If there is no file.
-        UserError: If the file can't be read, or holds something else.
+    `kind` may be `dict`, whose values aren't checked. `what` the file must hold, and
+    the sentences of `advice`, are for the `UserError` about another file or a
+    `MissingFile`.
     """
-    try:
-        data = regular_file.read_bytes(path, _MOST_BYTES)
-    except OSError as error:
-        kind_of_error, problem = UserError, f"it can't be read: {error.strerror}"
-        if isinstance(error, FileNotFoundError | NotADirectoryError):
-            kind_of_error, problem = MissingFile, "there is no such file"
-        sentence = _sentence(str(path), what, problem, advice)
-        raise kind_of_error(sentence) from error
-    return parse(data, kind, str(path), what, advice)
+    source = str(path)
+    with naming(source, what, advice):
+        try:
+            data = regular_file.read_bytes(path, _MOST_BYTES)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise MissingFile("there is no such file") from error
+        except OSError as error:
+            raise UserError(f"it can't be read: {error.strerror}") from error
+    return parse(data, kind, source, what, advice)
 
 
 def parse(
@@ -76,7 +68,9 @@ def naming(source: str, what: str, advice: str = "") -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(_sentence(source, what, str(error), advice)) from error
+        problem = str(error).removesuffix(".")
+        sentence = f"{source} must hold {what}; {problem}. {advice}".rstrip()
+        raise type(error)(sentence) from error
 
 
 def parse_lines(
@@ -106,10 +100,8 @@ def instance(
 ) -> _T:
     """Returns the instance of a dataclass that a parsed JSON object describes.
 
-    Args:
-        values: The object; an instance of the dataclass is returned as it is.
-        where: What the object is, for the sentence of an error; empty for a whole file.
-        also_known: Names of further fields that the file may have, for that sentence.
+    An instance is returned as it is. An error says `where` the object is, unless it is
+    a whole file, and which further fields are `also_known`.
     """
     if isinstance(values, kind):
         return values
@@ -161,16 +153,15 @@ def converted(kind: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return instance(typing.cast(type, kind), value, where)
     accepted = (int, float) if kind is float else kind
-    if not isinstance(value, accepted) or (
-        isinstance(value, bool) and kind is not bool
+    is_other_bool = isinstance(value, bool) and kind is not bool
+    if (
+        not isinstance(value, accepted)
+        or is_other_bool
+        or (kind is float and not _is_finite(value))
     ):
         raise UserError(f"{where} must be {_WORDS[kind]}; got {_quoted(value)}")
-    if kind is float and not _is_finite(value):
-        raise UserError(f"{where} must be a number; got {_quoted(value)}")
-    if kind is int and int(value).bit_length() > _MOST_BITS:
-        raise UserError(
-            f"{where} must have at most {_MOST_BITS} bits; got {_quoted(value)}"
-        )
+    if kind is int and int(value).bit_length() > 64:
+        raise UserError(f"{where} must have at most 64 bits; got {_quoted(value)}")
     return value if is_any_number else kind(value)
 
 
@@ -228,7 +219,3 @@ def _quoted(value: Any) -> str:
 
 def _of(name: str, where: str) -> str:
     return f"{name!r} of {where}" if where else repr(name)
-
-
-def _sentence(source: str, what: str, problem: str, advice: str) -> str:
-    return f"{source} must hold {what}; {problem.removesuffix('.')}. {advice}".rstrip()

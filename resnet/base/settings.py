@@ -1,7 +1,6 @@
 """Declarations of settings: each setting is one field of a dataclass, with its bounds.
 
-Bounds checks, command-line flags, recipe files, overrides and `--explain` read the
-declaration, so a new setting needs one such field and the code that uses it.
+Checks, flags, recipe files, overrides and --explain read these declarations.
 """
 
 import dataclasses
@@ -49,10 +48,7 @@ class Declaration:
 
 
 def setting(default: Any = dataclasses.MISSING, help: str = "", **known: Any) -> Any:  # noqa: A002
-    """Returns a field of a dataclass that declares a setting.
-
-    `known` are the other attributes of `Declaration`.
-    """
+    """Returns a field that declares a setting, with attributes of `Declaration`."""
     return dataclasses.field(
         default=default, metadata={_KEY: Declaration(help, **known)}
     )
@@ -137,15 +133,11 @@ def violated_requirement(declaration: Declaration, value: Any) -> str:
     """Returns the requirement, in words, that a value violates; None violates none."""
     if value is None:
         return ""
-    if declaration.bounds:
-        return _outside(declaration.bounds, value)
     if declaration.names and value not in declaration.names:
         return f"one of {', '.join(declaration.names)}"
-    return ""
-
-
-def _outside(bounds: tuple[float, float], value: float) -> str:
-    low, high = bounds
+    if not declaration.bounds:
+        return ""
+    low, high = declaration.bounds
     if low <= value <= high and value < math.inf:  # False for NaN.
         return ""
     if high == math.inf and value == math.inf:

@@ -1,7 +1,4 @@
-"""The settings of compressed gradients, and what each method is without TensorFlow.
-
-A method is its row of `METHODS`, and its codec in `resnet.exchange.codecs`.
-"""
+"""The settings of compressed gradients, and what each method is without its codec."""
 
 import dataclasses
 import math
@@ -34,7 +31,7 @@ class Method:
     is_summed: bool = False  # By an all-reduce; others send messages to be decoded.
     has_momentum: bool = False  # In the residuals, instead of the optimizer.
     needs_matrices: bool = False  # Whether it needs the matrix of each variable.
-    # In how many epochs more values are kept than later.
+    # The first epochs, which keep more values than later ones.
     num_warmup_epochs: Callable[["CompressionSettings"], int] = lambda _: 0
     # Why the squared error may exceed the squared gradient, so that error feedback
     # would grow without bounds; empty if it can't.
@@ -74,11 +71,10 @@ def dense_bytes(num_values: int) -> int:
 
 
 def _bytes_of_topk(settings: "CompressionSettings", shape: Sequence[int]) -> int:
-    """Returns the bytes of a message of topk, rounded, if no two values are equal.
+    """Returns the bytes of a message of topk with unequal values in random positions.
 
-    The positions are taken as random. With the probability q that a value is dropped, a
-    quotient then has on average q^w / (1 - q^w) zero bits, where w = 2^b is the divisor
-    of the gaps: P(gap >= i w) = q^(i w) is summed over i = 1, 2, ...
+    With the probability q that a value is dropped, a quotient of a gap by w = 2^b has
+    on average q^w / (1 - q^w) zero bits: P(gap >= i w) = q^(i w) over i = 1, 2, ...
     """
     num_values = math.prod(shape)
     count = topk_count(num_values, settings.ratio)
@@ -115,10 +111,9 @@ def _why_unbounded_qsgd(settings: "CompressionSettings") -> str:
     """Returns why the error of QSGD may exceed the gradient; empty if it can't.
 
     With d values a norm and s levels, its expected squared error is at most
-    min(d / s^2, sqrt(d) / s) times the squared norm. With the largest magnitude for a
-    norm it is small for normally distributed values and several levels: 3 % with 7
-    levels and 1,024 values. With one level the formula is that of TernGrad, and two are
-    too coarse for the values of a whole vector.
+    min(d / s^2, sqrt(d) / s) times the squared norm. With the largest magnitude it is
+    3 % for 7 levels and 1,024 normal values; one level is TernGrad, and two are too
+    coarse for a whole vector.
 
     Source: Alistarh et al. 2017, arXiv:1610.02132, lemma 3.1; Karimireddy et al. 2019,
     arXiv:1901.09847, on error feedback.
@@ -279,7 +274,7 @@ class CompressionSettings:
 
     @property
     def num_warmup_epochs(self) -> int:
-        """Number of the first epochs that keep more values than later ones."""
+        """The number of the first epochs that keep more values than later ones."""
         return METHODS[self.method].num_warmup_epochs(self)
 
     @property

@@ -31,19 +31,13 @@ _PROGRAM_BYTES = 756 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TrainingSettings):
-    """All settings of a run; `model_dir/config.json` holds them.
-
-    Attributes:
-        class_names: The names of the classes, in the order of the labels.
-        phases: Their lengths are in steps, and their learning rates are those for the
-            run's global batch.
-    """
+    """All settings of a run; `model_dir/config.json` holds them."""
 
     TOPIC: ClassVar[str] = topics.EVALUATION
 
     recipe: str
     num_classes: int
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...]  # In the order of the labels.
     num_train_examples: int
     phases: tuple[Phase, ...]
     accumulation_steps: int = setting(
@@ -231,25 +225,30 @@ class Config(TrainingSettings):
 
     def settings_at(self, step: int) -> StepSettings:
         """Returns the hyperparameters of one step of the run, from 0."""
-        return phases.settings_of_step(
-            self.phases, step, self.learning_rate_in_velocity, self.ema_decay_at(step)
+        phase = phases.at(self.phases, step)
+        return StepSettings(
+            learning_rate=phases.learning_rate(self.phases, step),
+            velocity_factor=phases.velocity_factor(
+                self.phases, step, self.learning_rate_in_velocity
+            ),
+            nesterov_momentum=phase.momentum,
+            decay=phase.weight_decay,
+            ema_decay=self.ema_decay_at(step),
+            step=step,
+            decay_is_scaled=phase.layer_rates_scale_decay,
         )
 
     def ema_decay_at(self, step: int) -> float:
-        """Returns the decay of the moving average of the weights in one step.
+        """Returns the decay of the moving average of the weights, lower at first.
 
-        It is lower in the first steps, n, so that the average soon forgets the initial
-        weights. Source: TensorFlow 1's ExponentialMovingAverage with num_updates.
+        Source: TensorFlow 1's ExponentialMovingAverage with num_updates.
         """
         done = step - phases.first_step(self.phases, self.first_phase)
         return min(self.ema_decay, (1 + done) / (10 + done))
 
 
 def save_config(config: Config) -> None:
-    """Writes `config.json` to the settings' `model_dir`, which is created if missing.
-
-    `data_dir` is absolute in it, since the run is also used from other folders.
-    """
+    """Writes `config.json`, with an absolute `data_dir`, to the `model_dir`."""
     folder = Path(config.model_dir)
     folder.mkdir(parents=True, exist_ok=True)
     if config.data_dir:
@@ -271,18 +270,17 @@ def load_config(model_dir: str) -> Config:
 def differences(old: Config, new: Config) -> list[str]:
     """Returns the differences that change the result, as `name=old, now new`."""
     before, after = _deciding(old), _deciding(new)
-    return [
-        f"{name}={shortened(str(before.get(name)), _SHOWN_CHARACTERS)},"
-        f" now {shortened(str(after.get(name)), _SHOWN_CHARACTERS)}"
-        for name in {**before, **after}
-        if _decisive(name, before.get(name)) != _decisive(name, after.get(name))
-    ]
-
-
-def _decisive(name: str, value: Any) -> Any:
-    """Returns the part of a setting's value that decides the result."""
-    declaration = settings.declarations(Config).get(name)
-    return declaration.decisive_part(value) if declaration else value
+    declared = settings.declarations(Config)
+    different = []
+    for name in {**before, **after}:
+        values = before.get(name), after.get(name)
+        parts = list(values)
+        if name in declared:
+            parts = list(map(declared[name].decisive_part, values))
+        if parts[0] != parts[1]:
+            was, is_now = (shortened(str(value), _SHOWN_CHARACTERS) for value in values)
+            different.append(f"{name}={was}, now {is_now}")
+    return different
 
 
 def refuse_other(old: Config, new: Config) -> None:
@@ -323,9 +321,7 @@ class TrainedPhase:
     first_step: int
     warmup_steps: int  # The length of the warmup that begins with it.
     peak_rate: float  # That this leads to; else that of the first step.
-    # Its first and last step, and those where the learning rate has a kink; between two
-    # of them the rate is a smooth function of the step.
-    corners: tuple[int, ...]
+    corners: tuple[int, ...]  # Its ends, and steps where the rate is not smooth.
     rates: tuple[float, ...]  # The learning rates at the corners.
 
     @property
@@ -416,9 +412,8 @@ class Derived:
     def rank_memory_bytes(self) -> int:
         """An estimate of the memory of a rank.
 
-        It is that of the program, of the activations of one micro-batch, and in float32
-        of weights, gradients, velocities and what else has their size: EMA, Lookahead,
-        sums of micro-batches, residuals, two copies of outer momentum.
+        It is that of the program, of the activations of a micro-batch, and in float32
+        of weights, gradients, velocities and what else has their size.
         """
         config = self.config
         num_copies = 3 + (config.ema_decay > 0) + (config.lookahead_every > 0)

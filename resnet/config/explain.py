@@ -79,10 +79,7 @@ def list_recipes(recipes: Sequence[Recipe]) -> str:
 def describe_run(
     recipe: Recipe, overrides: Mapping[str, Any], derived: Derived, exchange: str = ""
 ) -> str:
-    """Returns the plan of a run: its settings, phases, learning rates and checkpoints.
-
-    `exchange` is what the ranks send of their gradients; empty for no such line.
-    """
+    """Returns the plan of a run, with what the ranks send if `exchange` says."""
     lines = []
     for label, text in _facts(recipe, derived, exchange):
         lines += hanging(f"{label:{_LABEL_WIDTH}}", text)
@@ -170,11 +167,7 @@ def _optimizer(config: Config) -> str:
 
 
 def _rounds(config: Config, trained: TrainedPhase) -> str:
-    """Returns how often the ranks average their weights in a phase, and its cost.
-
-    This is in values of weights and of velocities, if these are averaged, against those
-    of the gradients in each step.
-    """
+    """Returns how often the ranks average their weights in a phase, and its cost."""
     phase = trained.settings
     index = phases.index_of(config.phases, trained.first_step)
     bounds = rounds.bounds_of_phase(config.phases, index)
@@ -244,7 +237,6 @@ def _first_and_last(derived: Derived, every: intervals.Interval) -> str:
 
 
 def _image_count(images: int) -> str:
-    """Returns a number of images as text, in millions from a million on."""
     return f"{images / 1e6:,.2f} million" if images >= 1e6 else f"{images:,}"
 
 
@@ -417,22 +409,22 @@ def _consequence(
 ) -> str:
     """Returns a clause about what else an override changes, or what to change too."""
     original, schedule = recipe.phases[0].schedule, config.phases[0].schedule
-    text = ""
     if not original or not schedule:
-        return text
+        return ""
+    text, has_peak = "", "peak_learning_rate" in overrides
     if name == "base_learning_rate":
-        if "peak_learning_rate" not in overrides:
+        if not has_peak and original.init_value and overrides[name]:
+            text = ": the peak learning rate changes in proportion, to"
+            text += f" {schedule.peak_value:.4g}"
+        elif not has_peak:
             text = ": the peak learning rate stays"
-            if original.init_value and overrides[name]:
-                text = ": the peak learning rate changes in proportion, to"
-                text += f" {schedule.peak_value:.4g}"
         if not schedule.warmup_length:
             text += "; it is not used, since there is no warmup"
     elif name == "peak_learning_rate" and "base_learning_rate" not in overrides:
         if schedule.warmup_length and schedule.init_value == schedule.peak_value:
             text = ": the learning rate of step 0 is lowered to it too, since the rate"
             text += " can't fall in a warmup"
-    elif name == "optimizer" and "peak_learning_rate" not in overrides:
+    elif name == "optimizer" and not has_peak:
         text = ": the learning rates are not adjusted, so retune them for this"
         text += " optimizer"
         is_of_lars = recipe.learning_rate_in_velocity and not recipe.nesterov

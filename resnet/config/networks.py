@@ -1,7 +1,4 @@
-"""The networks: one table of their names, modules, sizes and what is special of them.
-
-The sizes are stored, since counting them takes the network; a test counts them.
-"""
+"""The networks: one table of their names, modules, sizes, which a test counts."""
 
 from typing import NamedTuple
 
@@ -24,9 +21,7 @@ class ModelRow(NamedTuple):
     module: str  # That of `resnet.models` whose `build` takes its name and options.
     num_body_parameters: int  # Trainable values in front of the last layer.
     num_class_parameters: int  # Those in the last layer, for one class.
-    # The values that the convolutions and dense layers in front of the last layer put
-    # out, for one image of `image_size`.
-    num_activations: int
+    num_activations: int  # Outputs of the layers in front of it, for `image_size`.
     image_size: int = 224  # The side in pixels of the images that the network is for.
     depth: int = 0  # The number of layers of a ResNet; 0 of other networks.
     has_parts: bool = False  # Other activations, squeeze-and-excitation, BlurPool.
@@ -34,8 +29,7 @@ class ModelRow(NamedTuple):
     has_batch_norm: bool = True
     has_last_bias: bool = True
     has_one_image_size: bool = False  # Whether its dense layers fit one size of images.
-    # Whether weights are computed from training images.
-    has_image_statistics: bool = False
+    has_image_statistics: bool = False  # Weights computed from training images.
 
     @property
     def usual_classes(self) -> int:

@@ -1,5 +1,6 @@
 """The phases of a run, and what each step does as a pure function of its number."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,8 +68,7 @@ class PhaseSettings:
     )
     target_threshold: float = recipe_setting(
         0.0,
-        "With binary_cross_entropy, the fraction above which a smoothed or mixed"
-        " label counts as 1, and else as 0; 0 leaves the fractions.",
+        "With binary_cross_entropy, labels above it count as 1, others as 0; 0 is off.",
         bounds=FRACTION,
     )
     label_smoothing: float = setting(
@@ -78,20 +78,16 @@ class PhaseSettings:
     )
     image_size: int | None = recipe_setting(
         None,
-        "The side in pixels of the images in training; a phase of a recipe without one"
-        " has the recipe's.",
+        "The side in pixels of the images in training; None is the recipe's.",
         bounds=(SMALLEST_IMAGE, LARGEST_IMAGE),
     )
     flips: str = recipe_setting(
         "random",
-        "The flips of augmentations that flip, one of {names}: with probability 1/2,"
-        " or of each image in every other epoch.",
+        "How images are flipped: with probability 1/2, or in every other epoch.",
         names=("random", "alternating"),
     )
     shift_fraction: float = recipe_setting(
-        0.125,
-        "The largest shift of padding crops, as a fraction of the images' side.",
-        bounds=(0, 0.5),
+        0.125, "The largest shift of padding crops, in images' sides.", bounds=(0, 0.5)
     )
     augmentation: str = setting(
         "random_resized_crop",
@@ -102,8 +98,7 @@ class PhaseSettings:
     min_crop_area: float = recipe_setting(
         0.08,
         "The smallest fraction of an image's area that a random resized crop takes;"
-        f" below {MIN_OBJECT_COVERED:g} it acts as {MIN_OBJECT_COVERED:g}, since"
-        " min_object_covered of the TPU code overrules it.",
+        " MIN_OBJECT_COVERED overrules a smaller one.",
         bounds=(1e-9, 1),
     )
     random_augment: float = setting(
@@ -129,9 +124,7 @@ class PhaseSettings:
         topic=topics.RATES,
     )
     layer_rates_scale_decay: bool = recipe_setting(
-        True,
-        "Whether the factors of layer_rates also multiply the weight decay in an"
-        " update; without, all layers decay equally fast.",
+        True, "Whether the factors of layer_rates also multiply the weight decay."
     )
     freeze_batch_norm: bool = setting(
         False,
@@ -171,9 +164,7 @@ class PhaseSettings:
         False, "Whether the outer momentum is Nesterov's, as in DiLoCo."
     )
     outer_learning_rate: float = recipe_setting(
-        1.0,
-        "The factor of the learning rate in the update by the outer momentum.",
-        bounds=ABOVE_ZERO,
+        1.0, "The factor of the rate in the outer update.", bounds=ABOVE_ZERO
     )
 
     @property
@@ -198,8 +189,7 @@ class Phase(PhaseSettings):
 class StepSettings(NamedTuple):
     """The hyperparameters of one step, from 0: Python numbers.
 
-    Inside the graph of a step they are float32 scalar tensors, and `step` an int64 one,
-    except for `decay` and `decay_is_scaled`.
+    In a graph, those of type Any are float32 scalar tensors, and `step` an int64 one.
     """
 
     learning_rate: Any  # The rate for the mean gradient of the global batch.
@@ -226,11 +216,8 @@ def num_steps(phases: Sequence[Phase]) -> int:
 
 def first_steps(phases: Sequence[Phase]) -> list[int]:
     """Returns the step that each phase begins with, from 0."""
-    firsts, first = [], 0
-    for phase in phases:
-        firsts.append(first)
-        first += phase.num_steps
-    return firsts
+    lengths = [phase.num_steps for phase in phases]
+    return list(itertools.accumulate(lengths[:-1], initial=0))
 
 
 def first_step(phases: Sequence[Phase], name: str) -> int:
@@ -288,13 +275,9 @@ def velocity_factor(
     """Returns the factor by which a step multiplies the velocity of the step before.
 
     The velocity contains no rate. With `learning_rate_in_velocity` the update equals
-    that of Caffe-style momentum, velocity = momentum * velocity + rate * gradient, by a
-    multiplication with the previous rate and a division by the present one; after a
-    rate of 0 the factor is 0. Factors of `layer_rates` are not part of the velocity.
-
-    Goyal et al. 2017 (arXiv:1706.02677, remark 3) multiply a velocity that contains the
-    rate by the inverse of this ratio. With this correction the updates equal those of a
-    velocity without the rate, so such a recipe has `learning_rate_in_velocity` False.
+    that of Caffe-style momentum, velocity = momentum * velocity + rate * gradient, by
+    the ratio of the previous rate to this one. Momentum corrected by its inverse (Goyal
+    et al. 2017, arXiv:1706.02677, remark 3) equals that without the rate.
     """
     phase = at(phases, step)
     if not learning_rate_in_velocity or step == 0 or resets_momentum_at(phases, step):
@@ -303,32 +286,12 @@ def velocity_factor(
     return phase.momentum * before / now if now else phase.momentum
 
 
-def settings_of_step(
-    phases: Sequence[Phase],
-    step: int,
-    learning_rate_in_velocity: bool,
-    ema_decay: float,
-) -> StepSettings:
-    """Returns the hyperparameters of one step of the run, from 0."""
-    phase = at(phases, step)
-    return StepSettings(
-        learning_rate=learning_rate(phases, step),
-        velocity_factor=velocity_factor(phases, step, learning_rate_in_velocity),
-        nesterov_momentum=phase.momentum,
-        decay=phase.weight_decay,
-        ema_decay=ema_decay,
-        step=step,
-        decay_is_scaled=phase.layer_rates_scale_decay,
-    )
-
-
 def velocity_factor_of_part(
     settings: StepSettings, number: int, num_workers: int
 ) -> Any:
-    """Returns the factor of the velocity in the update by a part of a global batch.
+    """Returns the factor of the velocity in the update by a worker's part of a batch.
 
-    In asynchronous training, each part, counted from the start of the run, updates the
-    weights. The ratio of learning rates belongs to the first one of a step.
+    Parts count from the start of the run; the first of a step has the ratio of rates.
     """
     is_first = number % num_workers == 0
     return settings.velocity_factor if is_first else settings.nesterov_momentum
@@ -356,9 +319,8 @@ def parse(text: str) -> dict[str, float]:
 def factors_of(text: str, names: Sequence[str]) -> tuple[float, ...]:
     """Returns the factor of each variable's learning rate; empty if all are 1.
 
-    The longest beginning that fits a variable's name, such as `stage1_block1_1/kernel`,
-    counts, and its factor is multiplied by that of the kind of variable, the end of the
-    name. Variables that none fits have the factor 1; one that fits none is a UserError.
+    It is that of the longest beginning of the variable's name, times that of its kind,
+    the end of the name. A part that fits no variable is a UserError.
     """
     factors = parse(text)
     kinds = [part for part in factors if part.startswith("/")]

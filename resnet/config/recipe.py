@@ -33,10 +33,9 @@ class Views(NamedTuple):
     """The views of test-time augmentation."""
 
     num_crops: int = 1  # The number of crops of each image that the input makes.
-    # Whether the horizontal flips of all views are evaluated, too.
-    has_flips: bool = False
-    # Whether images shifted by a pixel to the top left and to the bottom right are,
-    # each with half the weight of the image itself.
+    has_flips: bool = False  # Also the horizontal flips of all views.
+    # Also images shifted by a pixel to the top left and to the bottom right, each with
+    # half the weight of the image itself.
     has_shifts: bool = False
 
 
@@ -132,9 +131,7 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         common=True,
     )
     eval_crop_fraction: float = recipe_setting(
-        0.875,
-        "The side of evaluation's center crop, as a fraction of the shorter side.",
-        bounds=(1e-9, 1),
+        0.875, "The side of the center crop, in shorter sides.", bounds=(1e-9, 1)
     )
     eval_crop: str = setting(
         "crop_then_resize",
@@ -143,9 +140,7 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         topic=topics.EVALUATION,
     )
     eval_views: str = recipe_setting(
-        "center",
-        "The views of each image whose mean evaluation counts, one of {names}.",
-        names=tuple(VIEWS),
+        "center", "The views whose mean evaluation counts.", names=tuple(VIEWS)
     )
     batch_norm_momentum: float = setting(
         0.95,
@@ -155,9 +150,7 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         topic=topics.RATES,
     )
     batch_norm_epsilon: float = recipe_setting(
-        1e-5,
-        "The constant that batch normalization adds to the variance.",
-        bounds=ABOVE_ZERO,
+        1e-5, "What batch normalization adds to the variance.", bounds=ABOVE_ZERO
     )
     fixed_gamma: bool = recipe_setting(
         False, "Whether the scale of batch normalization is 1 and not trained."
@@ -171,9 +164,7 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         topic=topics.RATES,
         common=True,
     )
-    nesterov: bool = recipe_setting(
-        True, "Whether the momentum is Nesterov's momentum."
-    )
+    nesterov: bool = recipe_setting(True, "Whether the momentum is Nesterov's.")
     learning_rate_in_velocity: bool = recipe_setting(
         False, "Whether the velocity contains the learning rate (Caffe-style momentum)."
     )
@@ -184,35 +175,28 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         0.999, "The decay of AdamW's mean squared gradients.", bounds=FRACTION
     )
     adam_epsilon: float = recipe_setting(
-        1e-8,
-        "What AdamW adds to the square root of a mean squared gradient.",
-        bounds=ABOVE_ZERO,
+        1e-8, "What AdamW adds to the root of a mean square.", bounds=ABOVE_ZERO
     )
     muon_momentum: float = recipe_setting(
-        0.6,
-        "The momentum of convolutions with Muon; others have the phase's.",
-        bounds=FRACTION,
+        0.6, "The momentum of convolutions with Muon.", bounds=FRACTION
     )
     zero_last_gamma: bool = recipe_setting(
         True, "Whether the last scale of a residual block begins with 0 instead of 1."
     )
     initialization: str = recipe_setting(
         "variance_scaling",
-        "The initial weights, one of {names}: a truncated normal distribution with a"
-        " variance of 1/fan-in; PyTorch's default; that with convolutions whose first"
-        " filters copy their inputs; or uniform from -x to x.",
+        "The initial weights: truncated normal with a variance of 1/fan-in; PyTorch's;"
+        " these with first filters that copy their inputs; or uniform from -x to x.",
         names=("variance_scaling", "pytorch", "dirac", *UNIFORM_LIMITS),
     )
     decay_batch_norm: bool = recipe_setting(
         False, "Whether the parameters of batch normalization have weight decay, too."
     )
     channel_mean: tuple[float, ...] = recipe_setting(
-        IMAGENET_MEAN,
-        "The mean of each channel, of values from 0 to 1, that is subtracted.",
+        IMAGENET_MEAN, "What is subtracted from channels, of values from 0 to 1."
     )
     channel_stddev: tuple[float, ...] = recipe_setting(
-        IMAGENET_STDDEV,
-        "The standard deviation of each channel, by which images are divided.",
+        IMAGENET_STDDEV, "What the channels are then divided by."
     )
     clip_norm: float = setting(
         0.0,
@@ -229,19 +213,15 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     )
     lookahead_every: int = recipe_setting(
         0,
-        "The steps after which Lookahead moves its slow weights towards the weights,"
-        " which then become the slow ones; 0 turns it off.",
+        "The steps from one move of Lookahead's slow weights to the next; 0 is off.",
         bounds=COUNT_OR_ZERO,
     )
     lookahead_decay: float = recipe_setting(
-        0.5,
-        "The part of the slow weights that Lookahead keeps, at the end of the run.",
-        bounds=FRACTION,
+        0.5, "The part of the slow weights that it keeps at the end.", bounds=FRACTION
     )
     lookahead_power: float = recipe_setting(
         0.0,
-        "The exponent with which that part grows over the run, as a power of the"
-        " fraction of the steps done; 0 for a constant part.",
+        "That part grows as this power of the fraction of the steps done; 0: constant.",
         bounds=AT_LEAST_ZERO,
     )
 
@@ -255,29 +235,19 @@ class RecipePhase(PhaseSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(TrainingSettings):
-    """Hyperparameters that belong together, usually from one published source.
-
-    Attributes:
-        source: The publication or program that the numbers come from.
-        num_train_examples: The size of the training set that the recipe is for.
-        scaling: The rule for the learning rates of another batch size: "linear"
-            multiplies them by the ratio of the sizes, "root" by its square root, and
-            "none" leaves them, where the source has no rule.
-        rank_batch_size: The number of examples that batch normalization's statistics
-            are over in the source, those of one rank; 0 where it isn't known or
-            doesn't matter.
-        published: The accuracy that the source reports.
-        deviations: How a run of this program deviates from the source.
-    """
+    """Hyperparameters that belong together, usually from one published source."""
 
     name: str
-    source: str
+    source: str  # The publication or program that the numbers come from.
     num_train_examples: int = recipe_setting(bounds=COUNT)
     phases: tuple[RecipePhase, ...]
+    # The rule for the learning rates of another batch size: they are multiplied by the
+    # ratio of the sizes, or its root; "none" is that the source has no rule.
     scaling: str = recipe_setting("linear", names=("linear", "root", "none"))
+    # What batch normalization's statistics are over in the source; 0 if it isn't known.
     rank_batch_size: int = recipe_setting(0, bounds=COUNT_OR_ZERO)
-    published: str = ""
-    deviations: tuple[str, ...] = ()
+    published: str = ""  # The accuracy that the source reports.
+    deviations: tuple[str, ...] = ()  # How a run deviates from the source.
 
     def rate_factor(self, global_batch_size: int) -> float:
         """Returns the factor of the learning rates for another global batch size."""

@@ -82,15 +82,10 @@ def resolve(
     num_train_examples: int,
     class_names: tuple[str, ...],
 ) -> Config:
-    """Returns the settings of a run: the recipe's, except for the overrides.
+    """Returns the settings of a run: the recipe's, but for overrides other than None.
 
-    Args:
-        overrides: The values of settings of the classes in `OVERRIDABLE`; values of
-            None are ignored.
-
-    Raises:
-        TypeError: If there is no setting with the name of an override.
-        UserError: If a setting is out of its range or contradicts another one.
+    A setting that isn't in `OVERRIDABLE` is a TypeError, and one that is out of its
+    range or contradicts another one a UserError.
     """
     overrides = {name: value for name, value in overrides.items() if value is not None}
     if unknown := sorted(set(overrides) - set(settings.declarations(*OVERRIDABLE))):
@@ -135,9 +130,7 @@ def phases_in_steps(
 ) -> tuple[Phase, ...]:
     """Returns the phases of a run; what doesn't fit into its length is a UserError.
 
-    Lengths keep their numbers of epochs, and rates scale as the recipe says. If the run
-    has another total length, all lengths of the recipe are scaled, except the warmup of
-    a recipe with a single phase.
+    Another total length scales all lengths but the warmup of a recipe with one phase.
     """
     steps_per_epoch = num_train_examples / global_batch_size
     scale = length_scale(recipe, overrides, steps_per_epoch)
@@ -193,14 +186,11 @@ def _lengths(
 
 @dataclass(frozen=True)
 class Scaling:
-    """The factors that turn the times and rates of a recipe into those of a run.
-
-    Two are the epochs of the run that one of the recipe, and of its warmup, becomes.
-    """
+    """The factors that turn the times and rates of a recipe into those of a run."""
 
     steps_per_epoch: float
-    length_scale: float
-    warmup_scale: float
+    length_scale: float  # The epochs of the run that one of the recipe becomes,
+    warmup_scale: float  # and one of its warmup.
     rate_factor: float
 
     def steps(self, epochs: float) -> int:
@@ -230,11 +220,9 @@ def schedule_in_steps(
             f"{trial}"
         )
     init_value, peak_value = _rates(schedule, scaling, overrides, warmup_steps)
-    decay_start, decay_end = warmup_steps, num_steps
-    if schedule.decay_start is not None:
-        decay_start = scaling.steps(schedule.decay_start)
-    if schedule.decay_end is not None:
-        decay_end = scaling.steps(schedule.decay_end)
+    start, end = schedule.decay_start, schedule.decay_end
+    decay_start = warmup_steps if start is None else scaling.steps(start)
+    decay_end = num_steps if end is None else scaling.steps(end)
     earliest = max(decay_start, warmup_steps)
     if decay_end <= earliest:
         raise UserError(

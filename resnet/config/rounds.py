@@ -42,9 +42,8 @@ def bounds_of_phase(phases: tuple[Phase, ...], index: int) -> list[int]:
 def _length(phases: Sequence[Phase], step: int, end: int) -> int:
     """Returns the length of the round that begins with a step, if it isn't cut.
 
-    With the quadratic synchronization rule it is max(H, floor((c / rate) ** 2)), where
-    the rate is that of the first step of the round. In a warmup it is that of the step
-    after the warmup: the rule is meant for rates that fall, and there they rise.
+    With the quadratic synchronization rule it is max(H, floor((c / rate) ** 2)), with
+    the rate of the first step of the round or, in a warmup, of the step after that.
 
     Source: Gu et al. 2023, arXiv:2310.14423, section 3; the authors' program, too,
     leaves out the rates of the warmup (hmgxr128/QSR, localopt.py, adjust_h).

@@ -1,8 +1,4 @@
-"""Which settings need or exclude which: one table, read by all that makes a run.
-
-`resolve` refuses what breaks a rule, wherever the values are from, and so do --explain
-and the planner.
-"""
+"""Which settings need or exclude which: one table, read by all that makes a run."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,10 +26,9 @@ class Needs:
 
     names: str
     others: str
-    because: str = ""  # The reason, for the sentence.
-    when: str = ""  # Settings without which the rule doesn't apply.
-    # Whether only the phase counts that the run begins with.
-    in_first_phase: bool = False
+    because: str = ""
+    when: str = ""
+    in_first_phase: bool = False  # Only the phase counts that the run begins with.
 
 
 class Excludes(Needs):
@@ -154,10 +149,8 @@ RULES = (
 )
 PHASE_SETTINGS = tuple(settings.declarations(PhaseSettings))
 RATE_SETTINGS = (
-    "base_learning_rate",
-    "peak_learning_rate",
-    "warmup_steps",
-    "warmup_epochs",
+    *("base_learning_rate", "peak_learning_rate"),
+    *("warmup_steps", "warmup_epochs"),
 )
 _DECLARED = settings.declarations(Config, PhaseSettings)
 _DEFAULTS = {
@@ -226,10 +219,9 @@ def broken(run: CompressionSettings) -> list[str]:
             {**vars(run), **vars(phase), "is_local": phase.is_local}
             for phase in run.phases
         ]
-        begin = [phase.name for phase in run.phases].index(
-            run.first_phase or run.phases[0].name
-        )
-        of_phases = of_phases[begin:] + of_phases[:begin]
+        names = [phase.name for phase in run.phases]
+        begin = names.index(run.first_phase or names[0])
+        of_phases = of_phases[begin:] + of_phases[:begin]  # The run's first one first.
     problems = [sentence for rule in RULES for sentence in _sentences(rule, of_phases)]
     reason = METHODS[run.method].why_unbounded(run)
     if run.compress != "none" and run.error_feedback and reason:
@@ -242,10 +234,7 @@ def broken(run: CompressionSettings) -> list[str]:
 
 
 def _sentences(rule: Needs, of_phases: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yields a sentence about each pair of terms that breaks the rule in some phase.
-
-    The settings of the phase that the run begins with are first.
-    """
+    """Yields a sentence about each pair of terms that breaks the rule in some phase."""
     if rule.in_first_phase:
         of_phases = of_phases[:1]
     names, others, when = map(_terms, (rule.names, rule.others, rule.when))
@@ -325,11 +314,7 @@ def _problems_of_phase(phase: Phase) -> list[str]:
 
 
 def problems_of_overrides(recipe: Recipe, overrides: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence about each override that can't apply to a run of the recipe.
-
-    Such overrides exclude each other, are of settings that differ among phases, or have
-    no effect without compression, unless `compress` is given too, even as "none".
-    """
+    """Returns a sentence about each override that can't apply to the recipe."""
     problems = [
         f"--{what}_steps and --{what}_epochs exclude each other; got both."
         for what in ("train", "warmup")
@@ -373,13 +358,7 @@ def num_workers(num_ranks: int, num_servers: int) -> int:
 
 
 def check_ranks(config: Config, num_ranks: int) -> None:
-    """Refuses a global batch that the ranks, or with `is_async` workers, can't share.
-
-    Raises:
-        UserError: If it can't be split evenly, naming the nearest sizes that can; if
-            the batch is larger than the data set; if batch normalization would get a
-            single value; or if mixup or CutMix would get an odd number of examples.
-    """
+    """Refuses a global batch that the ranks, or workers, can't share."""
     batch = config.global_batch_size
     if batch > config.num_train_examples:
         raise UserError(

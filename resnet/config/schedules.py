@@ -12,8 +12,7 @@ DECAYS = ("polynomial", "cosine", "steps", "none")
 class Schedule:
     """A learning rate over the time since its beginning, which is time 0.
 
-    In a recipe, times are in epochs and rates are for the recipe's batch; in a run,
-    times are in steps and rates are for the run's batch (`resolve.schedule_in_steps`).
+    Times are in epochs in a recipe, and in steps in a run; rates are for its batch.
 
     The rate first rises in a straight line from `init_value` at time 0 to `peak_value`
     at `warmup_length`. Then it decays as a function of the fraction x of the way from
@@ -27,13 +26,11 @@ class Schedule:
     - "none": peak.
 
     Attributes:
-        decay_start: The time that the decay is counted from, not after the end of the
-            warmup; None, in a recipe, for the end of the warmup.
-        decay_end: The time at which the decay ends; None, in a recipe, for the end of
-            the phases that the schedule is for.
-        boundaries: The times at which a decay in "steps" drops, ascending.
-        init_value_scales: Whether another batch size scales `init_value` as it scales
-            `peak_value`. It has no effect in a run, whose rates are scaled already.
+        decay_start: Not after the end of the warmup; in a recipe, None is that end.
+        decay_end: In a recipe, None is the end of the phases that it is for.
+        boundaries: In ascending order.
+        init_value_scales: Whether another batch size scales a recipe's `init_value` as
+            it scales `peak_value`.
     """
 
     peak_value: float = setting(bounds=ABOVE_ZERO)

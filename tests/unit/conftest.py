@@ -125,7 +125,7 @@ def same_verbosity() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def make_config() -> Callable[..., Config]:
-    """A function that returns the settings of a run, `_make_config`."""
+    """`_make_config`."""
     return _make_config
 
 
@@ -134,13 +134,7 @@ def _make_config(
     class_names: Sequence[str] = ("a", "b", "c"),
     **given: Any,
 ) -> Config:
-    """Returns the settings of a short run of the recipe "digits".
-
-    Args:
-        num_train_examples: Of the data set.
-        class_names: Of the data set.
-        given: Fields of `Config` that are to be other than here.
-    """
+    """Returns the settings of a short run of "digits", other than here if given."""
     settings = {
         "mode": "train",
         "model": smallest.NETWORK,
@@ -197,9 +191,7 @@ def numbers_in() -> Callable[[np.ndarray], list[int]]:
 def put_record_in() -> Callable[..., Any]:
     """A function that puts other bytes in the place of a record.
 
-    `put_record_in(folder, records, example, content)` returns `RecordFiles` whose
-    example lies in a file of its own in the folder, from byte 5 on; `content` ends that
-    file.
+    It returns `RecordFiles` whose example lies in a new file, from byte 5 to its end.
     """
 
     def put_record_in(
@@ -288,17 +280,9 @@ def _write_tiny_set(
     shard_sizes: Sequence[int],
     split: str = "train",
 ) -> None:
-    """Writes record files, offsets and manifest of one split.
+    """Writes record files, offsets and manifest of one split, or adds it to a set.
 
-    A further call with another split adds it to the set.
-
-    Args:
-        folder: Root of the set; it must exist.
-        images: Encoded, in the order of the records.
-        labels: Of each image, counted from 0.
-        class_names: In the order of the labels.
-        shard_sizes: Number of records in each file.
-        split: `train` or `validation`.
+    Images are encoded, labels count from 0, and shard sizes are numbers of records.
     """
     (folder / split).mkdir()
     contents = []

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pdoc
 import pytest
 import tensorflow as tf
 from PIL import Image
@@ -85,19 +84,20 @@ def test_the_lines_of_the_readme_run(folder, run, monkeypatch, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
+def evaluated_by_program(config: Config, folder: Path, *flags: str) -> dict:
+    """Returns what eval/resnet_eval.py writes about a run."""
+    folders = (f"--data_dir={config.data_dir}", f"--model_dir={config.model_dir}")
+    file = folder / "eval.json"
+    done = in_process.run(resnet_eval, *folders, f"--json_file={file}", *flags)
+    assert done.returncode == 0, done.stderr
+    return json.loads(file.read_text())
+
+
 def test_evaluation_equals_that_of_the_program(folder, run, network, tmp_path):
     records = resnet.open_records(folder / "RECORDS")
     assert records.num_examples == {"train": 24, "validation": 11}
-    done = in_process.run(
-        resnet_eval,
-        f"--data_dir={folder / 'RECORDS'}",
-        f"--model_dir={run.model_dir}",
-        "--eval_batch_size=4",
-        "--checkpoints=all",
-        f"--json_file={tmp_path / 'eval.json'}",
-    )
-    assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "eval.json").read_text())["results"]
+    flags = ("--eval_batch_size=4", "--checkpoints=all")
+    results = evaluated_by_program(run, tmp_path, *flags)["results"]
     assert len(results) == 4  # Of two steps, raw and EMA weights.
     saved = Path(run.model_dir) / "checkpoints" / "step-00000010"
     raw = resnet.load(saved, weights="raw")
@@ -117,16 +117,7 @@ def test_evaluation_equals_that_of_the_program(folder, run, network, tmp_path):
 def test_evaluations_have_the_views_of_the_run(folder, run, tmp_path):
     config = dataclasses.replace(run, eval_views="flip")
     config = exported_run.save(folder / "FLIPPED", config, 10)
-    file = tmp_path / "eval.json"
-    done = in_process.run(
-        resnet_eval,
-        f"--data_dir={config.data_dir}",
-        f"--model_dir={config.model_dir}",
-        "--weights=ema",
-        f"--json_file={file}",
-    )
-    assert done.returncode == 0, done.stderr
-    by_program = json.loads(file.read_text())
+    by_program = evaluated_by_program(config, tmp_path, "--weights=ema")
     assert by_program["views"] == "flip"
     (expected,) = by_program["results"]
     network, records = resnet.load(config.model_dir), resnet.open_records(run.data_dir)
@@ -164,7 +155,10 @@ def test_arrays_are_predicted_as_files_of_the_same_pixels(
     assert network.probabilities([]).shape == (0, 3)
 
 
-def test_a_network_takes_the_weights_of_a_run_and_says_what_it_lacks(run, network):
+def test_a_network_takes_the_weights_of_a_run_and_says_what_it_lacks(
+    run, network, monkeypatch
+):
+    monkeypatch.setattr(precision, "choose", lambda requested, _: "float32")
     settings = {"weights": run.model_dir, "recipe": "digits"}
     same = resnet.build(run.model, CLASSES, **settings)
     loaded = resnet.load(run.model_dir, weights="raw")
@@ -172,7 +166,9 @@ def test_a_network_takes_the_weights_of_a_run_and_says_what_it_lacks(run, networ
     for variable, other in pairs:
         np.testing.assert_array_equal(variable, other)
     assert len(same.limits) == len(network.limits) == 1
-    new = resnet.build(run.model, 5, **settings)
+    new = resnet.build(run.model, np.int64(5), precision="auto", **settings)
+    assert new.config.precision == "float32"
+    assert new.config.class_names == ("0", "1", "2", "3", "4")
     assert new.model.output_shape == (None, 5)
     assert "and a new classifier" in repr(new)
     assert "can't tell classes apart" in new.limits[-1]
@@ -221,21 +217,3 @@ def test_every_network_has_settings_to_be_built_with(monkeypatch):
         resnet.build(name)
     assert [config.model for config in built] == list(resnet.network_names())
     assert {config.image_size for config in built} == {28, 32, 224}
-
-
-def test_the_number_of_classes_may_be_numpys_and_the_precision_measured(
-    run, monkeypatch
-):
-    monkeypatch.setattr(precision, "choose", lambda requested, _: "float32")
-    three = np.int64(3)
-    built = resnet.build(run.model, three, recipe="digits", precision="auto")
-    assert built.config.class_names == ("0", "1", "2")
-    assert built.config.precision == "float32"
-
-
-def test_the_reference_has_each_name(tmp_path):
-    pdoc.render.configure(docformat="google", show_source=False)
-    pdoc.pdoc("resnet.api", output_directory=tmp_path)
-    page = (tmp_path / "resnet" / "api.html").read_text()
-    for name in (*resnet.__all__, "Network.evaluate", "Network.predict"):
-        assert f'id="{name}"' in page

@@ -10,7 +10,6 @@ from resnet.base.settings import declarations, value_type
 from resnet.config.config import Config, differences, load_config, save_config
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import OVERRIDABLE, resolve
-from resnet.config.schedules import Schedule
 
 TPU = imagenet.TPU_90EP_24K
 NUM_IMAGENET = 1_281_167
@@ -113,22 +112,6 @@ def test_phases_differ_by_their_names():
     assert "collapse: num_steps=1560, now None" in found
 
 
-def test_phases_in_another_order_are_another_run():
-    recipe = imagenet.COLLAPSE_94EP_14K
-    hundred_steps = imagenet.epochs_of(100, recipe.global_batch_size)
-    one_phase, other_phase = (
-        dataclasses.replace(
-            part, epochs=hundred_steps, schedule=Schedule(peak_value=peak)
-        )
-        for part, peak in zip(recipe.phases, (1.0, 0.5), strict=True)
-    )
-    one, other = (
-        resolved(dataclasses.replace(recipe, phases=order))
-        for order in ((one_phase, other_phase), (other_phase, one_phase))
-    )
-    assert differences(one, other) == ["phases=linear, collapse, now collapse, linear"]
-
-
 def test_what_does_not_decide_the_result_may_change():
     declared = declarations(Config)
     free = [name for name, of in declared.items() if not of.decides_the_result]
@@ -143,36 +126,6 @@ def test_the_records_of_a_config_are_found_from_any_folder(tmp_path, monkeypatch
     config = resolved(model_dir=str(tmp_path / "model"), data_dir="records")
     save_config(config)
     assert load_config(config.model_dir).data_dir == str(tmp_path / "records")
-
-
-def test_phases_are_read_back_as_they_were_written(tmp_path):
-    recipe = imagenet.COLLAPSE_72EP_4K
-    rates = Schedule(peak_value=1.0, decay="steps", boundaries=(1.0, 2.0))
-    first, second, *_ = recipe.phases
-    phases = (
-        dataclasses.replace(first, epochs=3, schedule=rates),
-        dataclasses.replace(second, schedule=None),
-    )
-    config = resolved(
-        dataclasses.replace(recipe, phases=phases), 40_960, model_dir=str(tmp_path)
-    )
-    assert config.phases[0].schedule.boundaries == (10, 20)
-    assert config.phases[1].schedule is None
-    save_config(config)
-    assert load_config(config.model_dir) == config
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [('"seed"', '"sead"'), ("tpu", "\udcff"), ('"momentum": 0.9', '"impulse": 0.9')],
-)
-def test_a_damaged_config_is_refused(tmp_path, old, new):
-    save_config(resolved(model_dir=str(tmp_path)))
-    path = tmp_path / "config.json"
-    text = path.read_text().replace(old, new)
-    path.write_text(text, errors="surrogateescape")
-    with pytest.raises(UserError, match="json must hold the settings of a training"):
-        load_config(str(tmp_path))
 
 
 def test_a_trial_stops_after_its_first_steps_with_the_schedules_of_the_whole_run():

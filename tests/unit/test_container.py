@@ -65,16 +65,3 @@ def test_sources_are_copied():
     words = ["git", "-C", str(ROOT), "ls-files"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert [path for path in done.stdout.splitlines() if is_ignored(path)] == []
-
-
-def test_both_run_the_same_script_and_have_its_programs_first():
-    apptainer = (RECIPES / "resnet-cpu.def").read_text()
-    docker = (RECIPES / "Dockerfile").read_text()
-    script = "/opt/resnet-cpu/install/container/build.sh"
-    path = "PATH=/opt/resnet-cpu/.venv/bin:$PATH"
-    assert f"\n%post\n    {script}\n" in apptainer
-    assert f"\n%environment\n    export {path}\n" in apptainer
-    assert "\nWORKDIR /opt/resnet-cpu\n" in docker
-    assert "\nRUN install/container/build.sh\n" in docker
-    assert f"\nENV {path}\n" in docker
-    subprocess.run(["bash", "-n", str(RECIPES / "build.sh")], check=True)

@@ -22,8 +22,12 @@ def fail(error: BaseException) -> None:
 
 def test_a_failure_of_the_system_is_a_sentence():
     missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "a/b")
-    with pytest.raises(errors.UserError, match=r"^reading x failed: .*file.*'a/b'$"):
+    with pytest.raises(
+        errors.UserError, match=r"^reading x failed: No such file or directory: 'a/b'$"
+    ):
         fail(missing)
+    with pytest.raises(errors.UserError, match=r"^reading x failed: broken$"):
+        fail(OSError("broken"))
     with pytest.raises(
         errors.UserError, match=r"^reading x failed for lack of memory$"
     ):
@@ -65,7 +69,6 @@ def test_the_errors_of_a_replaced_standard_output_stay(monkeypatch):
     ("program", "package", "content"),
     [
         ("resnet/resnet_main.py", "numpy", "import nothing_such"),
-        ("launch/supervise.py", "absl", "import nothing_such"),
         ("data_prep/digits.py", "absl", ""),
     ],
 )
@@ -83,19 +86,12 @@ def test_a_broken_package_is_named_in_one_sentence(tmp_path, program, package, c
     assert_refused(done, f"PYTHONPATH names {tmp_path}, which hides packages")
 
 
-def have_a_bug() -> None:
-    raise IndexError("a bug")
-
-
-def test_a_bug_in_a_folder_of_pythonpath_is_none_of_an_import(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with pytest.raises(IndexError) as caught:
-        have_a_bug()
-    assert errors.describe_failed_import(caught.value) == ""
-
-
 def test_other_failures_are_not_blamed_on_pythonpath(monkeypatch, tmp_path):
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(ImportError) as caught:
-        raise ImportError("no such module", path=__file__)
-    assert errors.describe_failed_import(caught.value) == ""
+    for folder, error in (
+        (ROOT, IndexError("a bug, in a function")),
+        (tmp_path, ImportError("no such module", path=__file__)),
+    ):
+        monkeypatch.setenv("PYTHONPATH", str(folder))
+        with pytest.raises(type(error)) as caught:
+            raise error
+        assert errors.describe_failed_import(caught.value) == ""

@@ -46,11 +46,9 @@ CASES = {
     "resnet18": {},
     "resnet50": {},
     "resnet18d": {},
-    "resnet50d": {},
     "resnet18 mish": {"activation": "mish"},
     "resnet50 silu": {"activation": "silu", "blur_pool": "convolutions"},
     "resnet50 gated": {"se_ratio": 0.25, "blur_pool": "all"},
-    "resnet18d gated": {"se_ratio": 0.5, "activation": "silu"},
     "resnet50d all": PARTS,
     "resnet8": {},
     "resnet20": {},
@@ -147,25 +145,18 @@ def reference(case: str, values: Values, images: tf.Tensor, training: bool):
 HAS_DROPOUT = {"alexnet"}
 
 
-@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_the_network_is_its_twin(case, training):
-    if training and case in HAS_DROPOUT:
-        return
+def test_the_network_and_its_gradients_are_those_of_its_twin(case):
     model, images = changed(case), random_images(4, side_of(case))
-    expected = reference(case, values_of(model), images, training)
-    ours = model(images, training=training)
-    assert ours.dtype == tf.float32
-    # Up to 20 layers of float32 sums.
-    assert relative_difference(ours, expected) < 1e-5
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_gradients_are_those_of_its_twin(case):
+    for training in (False, True)[: 1 + (case not in HAS_DROPOUT)]:
+        expected = reference(case, values_of(model), images, training)
+        ours = model(images, training=training)
+        assert ours.dtype == tf.float32
+        # Up to 20 layers of float32 sums.
+        assert relative_difference(ours, expected) < 1e-5
     model = change_start_values(build(case), is_far_from_zero=True)
     for layer in whitening.layers_of(model):
         whitening.whiten(layer, [random_images().numpy()])
-    images, training = random_images(4, side_of(case)), case not in HAS_DROPOUT
     found, expected = gradients_of_both(
         model,
         lambda values: reference(case, values, images, training),
@@ -236,17 +227,6 @@ def test_the_seed_decides_the_weights(case):
         assert not np.allclose(start, other, rtol=1e-3)
 
 
-@pytest.mark.parametrize("case", [case for case in ONE_OF_EACH_FAMILY if case != "mlp"])
-def test_networks_take_images_of_any_size_or_refuse_them(case):
-    images = random_images(2, side_of(case) + 13)
-    if MODELS[case].has_one_image_size:
-        with pytest.raises(ValueError, match="incompatible with the layer"):
-            changed(case)(images)
-        return
-    for training in (False, True):
-        assert changed(case)(images, training=training).shape == (2, CLASSES)
-
-
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.usefixtures("whole")
 def test_the_smallest_images_leave_something_of_every_network(name):
@@ -272,15 +252,9 @@ def trained_sizes(name: str, num_classes: int = 1000) -> dict[str, int]:
     [
         # Worked out from the papers' tables of layers, apart from this code.
         ("resnet18", 1000, 22, 11_693_736, 9_728),
-        ("resnet34", 1000, 38, 21_801_896, 17_152),
         ("resnet50", 1000, 54, 25_557_032, 53_120),
-        ("resnet50", 10, 54, 23_528_522, 53_120),
-        ("resnet101", 1000, 105, 44_549_160, 105_344),
         ("resnet152", 1000, 156, 60_192_808, 151_424),
         ("resnet200", 1000, 204, 64_673_832, 176_000),
-        # For 7 * 7 * 3 * 64 = 9,408 weights of the stem, ResNet-D has
-        # 9 * (3 * 32 + 32 * 32 + 32 * 64) = 28,512, and two normalizations of 32 more.
-        ("resnet18d", 1000, 24, 11_712_968, 9_856),
         ("resnet50d", 1000, 56, 25_576_264, 53_248),
         # Kernels 9 * (3 * 16 + 2 * 16**2 + (16 + 32) * 32 + (32 + 64) * 64) = 74,160;
         # 2 * (16 * 3 + 32 * 2 + 64 * 2) = 480 in normalizations; classifier 650.
@@ -292,9 +266,6 @@ def trained_sizes(name: str, num_classes: int = 1000) -> dict[str, int]:
         # 24 + 9 * (24 * 64 + 64 * 64 + 64 * 256 + 3 * 256 * 256) + 2 * 64 + 4 * 256
         # + 2560, without the constant first kernel.
         ("airbench94", 10, 7, 1_971_352, 1_152),
-        ("alexnet", 10, 8, 23_272_266, 0),
-        ("alexnet_bn", 10, 6, 2_255_296, 2_304),
-        ("mlp", 10, 3, 109_386, 0),
         ("inception_bn_28", 10, 20, 1_652_826, 3_424),
         ("inception_bn", 1000, 70, 11_295_240, 20_032),
     ],
@@ -334,20 +305,13 @@ def count_outputs(model: keras.Model) -> int:
 def test_the_table_has_the_size_of_the_network(name):
     row, sizes = MODELS[name], trained_sizes(name, 10)
     assert rows.num_parameters(name, 10) == sum(sizes.values())
-    of_last = {
-        path: size for path, size in sizes.items() if path.startswith("classifier")
-    }
-    assert 10 * row.num_class_parameters == sum(of_last.values())
-    assert row.has_last_bias == ("classifier/bias" in of_last)
+    of_last = [size for path, size in sizes.items() if path.startswith("classifier")]
+    assert 10 * row.num_class_parameters == sum(of_last)
+    assert row.has_last_bias == ("classifier/bias" in sizes)
     assert row.has_batch_norm == any(path.endswith("/beta") for path in sizes)
     model = described(name, 10)
     assert row.num_activations == count_outputs(model) - 10
     assert row.has_image_statistics == bool(whitening.layers_of(model))
-
-
-def test_sizes_follow_classes_image_and_bytes():
-    assert rows.num_activations("resnet50", 112) == 11_113_984 / 4
-    assert rows.num_squeezed(64, 0.001) == 1
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
@@ -388,19 +352,12 @@ def test_the_operations_are_those_of_the_papers():
         + 7**2 * (256 * 256 + 256 * 256)
         + 3**2 * 256 * 256
     )
-    channels, small_inception = 96, 28**2 * 9 * 3 * 96 + 336 * 10
-    for name, filters_1x1, filters_3x3 in WHOLE[inception, "SMALL_MODULES"]:
-        side = {"3": 28, "4": 14, "5": 7}[name[0]] // (1 if filters_1x1 else 2)
-        small_inception += side**2 * channels * (9 * filters_3x3 + filters_1x1)
-        channels = filters_3x3 + (filters_1x1 or channels)
     for name, num_classes, expected in (
         ("resnet50d", 1000, resnet50d),
         ("resnet20", 10, resnet20),
         ("alexnet", 10, convolutions + 1024 * 4096 + 4096 * 4096 + 4096 * 10),
-        ("alexnet_bn", 10, convolutions + 2560),
         ("airbench94", 10, constant + airbench),
         ("mlp", 10, 784 * 128 + 128 * 64 + 64 * 10),
-        ("inception_bn_28", 10, small_inception),
     ):
         assert flops.count_forward_pass(described(name, num_classes)) == 2 * expected
     # Nobody needs the gradient of the images: of the first 3 * 3 * 3 * 32 weights.
@@ -479,8 +436,8 @@ def test_the_first_filters_of_airbench_copy_the_channels():
     assert not np.any(model.get_layer("whitening").bias)
 
 
-@pytest.mark.parametrize("limit", [0.01, 0.07])
-def test_uniform_weights_are_so_in_all_layers(limit):
+def test_uniform_weights_are_so_in_all_layers():
+    limit = 0.07
     model = build("inception_bn_28", initialization=f"uniform_{limit}")
     for one in model.variables:
         values, name = one.numpy(), one.path.rpartition("/")[2]

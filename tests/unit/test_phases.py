@@ -75,61 +75,41 @@ def test_the_phases_split_the_steps_without_gaps(lengths, data):
     assert ends == [sum(lengths[:end]) for end in range(1, len(lengths) + 1)]
 
 
-def factors(parts: tuple[Phase, ...], in_velocity: bool) -> list[float]:
-    steps = range(phases.num_steps(parts))
-    return [phases.velocity_factor(parts, step, in_velocity) for step in steps]
+WEIGHT_DECAY, START = 0.01, np.arange(5.0)
 
 
-def test_the_factor_of_a_velocity_is_the_momentum_and_makes_up_for_a_rate_in_it():
-    assert factors(THREE, False) == [0.9] * 4 + [0.5] * 4
-    # The phase's, times the rate before by the rate now; but where nothing came before.
-    expected = [0.9, 0.9 * 8 / 6, 0.9 * 6 / 4, 0.9 * 4 / 2]
-    expected += [0.5, 0.5 * 1 / 0.75, 0.5 * 0.75 / 0.5, 0.5 * 0.5 / 0.25]
-    assert factors(THREE, True) == pytest.approx(expected, rel=1e-14)
-    # Without a reset: from a rate of 2 to one of 1, with the new phase's momentum.
-    parts = (FIRST, SECOND, dataclasses.replace(THIRD, reset_momentum=False))
-    assert factors(parts, True)[4] == pytest.approx(0.5 * 2 / 1)
-    # Rates 0, 1 and 2: the first step's gradient moves nothing, in Caffe neither.
-    rising = Schedule(init_value=0.0, peak_value=2.0, warmup_length=2, decay="none")
-    warming = (Phase(name="train", num_steps=3, schedule=rising),)
-    assert factors(warming, True) == [0.9, 0.0, 0.45]
-
-
-WEIGHT_DECAY = 0.01
-
-
-def weights_of_caffe(
-    parts: tuple[Phase, ...], gradients: np.ndarray, start: np.ndarray
+def weights_with_rate_in_velocity(
+    parts: tuple[Phase, ...], gradients: np.ndarray, is_corrected: bool
 ) -> list[np.ndarray]:
-    """Caffe's SGDSolver, one after the other for each phase that is a run of its own.
+    """Those of momentum whose velocity has the learning rate in it.
 
-    history = rate * (gradient + decay * weights) + momentum * history
-    weights = weights - history
+    velocity = momentum * velocity + rate * (gradient + decay * weights)
+    weights = weights - velocity
+
+    It is Caffe's SGDSolver, in one run after the other for each phase that resets the
+    velocity. Goyal et al. correct the momentum by the ratio of two successive rates.
     """
-    weights, found = start, []
+    weights, found, before = START, [], 1.0
     for step, gradient in enumerate(gradients):
-        phase = phases.at(parts, step)
-        if phase.reset_momentum and step in phases.first_steps(parts):
-            history = np.zeros_like(start)
-        rate = phases.learning_rate(parts, step)
-        history = rate * (gradient + WEIGHT_DECAY * weights) + phase.momentum * history
-        weights = weights - history
+        phase, rate = phases.at(parts, step), phases.learning_rate(parts, step)
+        if step == 0 or (phase.reset_momentum and step in phases.first_steps(parts)):
+            velocity = np.zeros_like(START)
+        momentum = phase.momentum * (rate / before if is_corrected else 1)
+        velocity = momentum * velocity + rate * (gradient + WEIGHT_DECAY * weights)
+        weights, before = weights - velocity, rate
         found.append(weights)
     return found
 
 
 def our_weights(
-    parts: tuple[Phase, ...],
-    gradients: np.ndarray,
-    start: np.ndarray,
-    learning_rate_in_velocity: bool = True,
+    parts: tuple[Phase, ...], gradients: np.ndarray, learning_rate_in_velocity: bool
 ) -> list[np.ndarray]:
-    """Those of `optimizers.Momentum`, whose velocity has no learning rate in it."""
-    weights, found = start, []
-    velocity = np.zeros_like(start)
+    """Those of the rule "momentum", whose velocity has no learning rate in it."""
+    weights, found = START, []
+    velocity = np.zeros_like(START)
     for step, gradient in enumerate(gradients):
         if phases.resets_momentum_at(parts, step):
-            velocity = np.zeros_like(start)
+            velocity = np.zeros_like(START)
         momentum = phases.velocity_factor(parts, step, learning_rate_in_velocity)
         velocity = momentum * velocity + gradient + WEIGHT_DECAY * weights
         weights = weights - phases.learning_rate(parts, step) * velocity
@@ -139,73 +119,30 @@ def our_weights(
 
 # Rates of 0, 0.2 and 0.4 and then, where Caffe's is counted from the start, a drop.
 WARMING = Schedule(
-    init_value=0.0,
-    peak_value=0.6,
-    warmup_length=3,
-    decay_start=0,
-    decay_end=8,
-    power=2.0,
+    peak_value=0.6, warmup_length=3, decay_start=0, decay_end=8, power=2.0
 )
-TENTHS = Schedule(
-    init_value=0.3, peak_value=0.3, decay="steps", boundaries=(2, 3), decay_factor=0.1
+TENTHS = Schedule(peak_value=0.3, decay="steps", boundaries=(2, 3))
+CHANGING = Schedule(
+    init_value=0.1, peak_value=0.4, warmup_length=3, decay="steps", boundaries=(6, 9)
 )
 CAFFE_RUNS = (
     Phase(name="warming", num_steps=6, schedule=WARMING, reset_momentum=True),
-    Phase(name="on", num_steps=1, schedule=None),
+    Phase(name="on", num_steps=1, schedule=None, momentum=0.7),
     Phase(
         name="tenths", num_steps=5, schedule=TENTHS, reset_momentum=True, momentum=0.8
     ),
 )
 
 
-@pytest.fixture(scope="module")
-def gradients() -> np.ndarray:
-    return np.random.default_rng(0).normal(size=(12, 5))
-
-
-def test_a_velocity_with_the_rate_in_it_is_that_of_caffe(gradients):
-    start = np.arange(5.0)
-    ours = our_weights(CAFFE_RUNS, gradients, start)
-    expected = weights_of_caffe(CAFFE_RUNS, gradients, start)
+@pytest.mark.parametrize(
+    ("parts", "in_velocity"),
+    [(CAFFE_RUNS, True), ((Phase(num_steps=12, schedule=CHANGING),), False)],
+)
+def test_momentum_is_that_of_caffe_or_corrected_as_by_goyal(parts, in_velocity):
+    gradients = np.random.default_rng(0).normal(size=(12, 5))
+    ours = our_weights(parts, gradients, in_velocity)
+    expected = weights_with_rate_in_velocity(parts, gradients, not in_velocity)
     # The same sums in another order, of float64.
     np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-13)
-    plain = our_weights(CAFFE_RUNS, gradients, start, learning_rate_in_velocity=False)
-    assert np.abs(plain[-1] - expected[-1]).max() > 0.01
-
-
-def weights_of_goyal(
-    parts: tuple[Phase, ...], gradients: np.ndarray, start: np.ndarray
-) -> list[np.ndarray]:
-    """Those of momentum with the rate in it, corrected when the rate changes.
-
-    velocity = momentum * (rate / rate before) * velocity + rate * gradient
-    weights = weights - velocity
-    """
-    weights, found = start, []
-    velocity, before = np.zeros_like(start), 1.0
-    for step, gradient in enumerate(gradients):
-        rate = phases.learning_rate(parts, step)
-        momentum = phases.at(parts, step).momentum * rate / before
-        total = gradient + WEIGHT_DECAY * weights
-        velocity = momentum * velocity + rate * total
-        weights, before = weights - velocity, rate
-        found.append(weights)
-    return found
-
-
-def test_momentum_correction_leads_to_a_velocity_without_the_rate(gradients):
-    start = np.arange(5.0)
-    schedule = Schedule(
-        init_value=0.1,
-        peak_value=0.4,
-        warmup_length=3,
-        decay="steps",
-        boundaries=(6, 9),
-    )
-    parts = (Phase(name="train", num_steps=12, schedule=schedule),)
-    expected = weights_of_goyal(parts, gradients, start)
-    ours = our_weights(parts, gradients, start, learning_rate_in_velocity=False)
-    # The same sums in another order, of float64.
-    np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-13)
-    caffes = our_weights(parts, gradients, start, learning_rate_in_velocity=True)
-    assert np.abs(caffes[-1] - expected[-1]).max() > 0.01
+    others = our_weights(parts, gradients, not in_velocity)
+    assert np.abs(others[-1] - expected[-1]).max() > 0.01

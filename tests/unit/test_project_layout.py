@@ -88,31 +88,6 @@ def test_nobody_imports_a_program():
     assert [name for name in all_imports() if all_imports()[name] & MAINS] == []
 
 
-def test_only_the_program_of_training_imports_asynchronous_training():
-    package = {"resnet.training.parameter_servers"}
-    importers = {
-        name
-        for name, imports in all_imports().items()
-        if any(is_below(one, package) for one in imports)
-        and not is_below(name, package)
-    }
-    assert importers == {"resnet.resnet_main"}
-
-
-def test_only_their_owners_import_horovod_and_mpi4py():
-    owners = {
-        "horovod": {"resnet.distributed.collectives"},
-        "mpi4py": {"resnet.distributed.communicator"},
-    }
-    for library, owner in owners.items():
-        importers = {
-            name
-            for name, imports in all_imports().items()
-            if library in map(top, imports)
-        }
-        assert importers <= owner
-
-
 def test_setup_lists_every_package():
     listed = (ROOT / "setup.py").read_text(encoding="utf-8")
     packages = ("resnet", "data_prep")  # A wheel holds the others as mere files.
@@ -121,12 +96,27 @@ def test_setup_lists_every_package():
         assert f'"{".".join(folder.relative_to(ROOT).parts)}"' in listed
 
 
-def test_one_module_imports_the_flags_of_absl():
-    """Everything else gets values as arguments."""
+# What only one module imports, apart from its own modules.
+OWNERS = {
+    "resnet.training.parameter_servers": "resnet.resnet_main",
+    "horovod": "resnet.distributed.collectives",
+    "mpi4py": "resnet.distributed.communicator",
+}
+
+
+@pytest.mark.parametrize("package", OWNERS)
+def test_some_packages_are_imported_by_their_owner_alone(package):
     importers = {
         name
         for name, imports in all_imports().items()
-        if any(is_below(imported, {"absl.flags"}) for imported in imports)
-        or re.search(r"from absl import [^\n]*\bflags\b", SOURCES[name])
+        if any(is_below(imported, {package}) for imported in imports)
+        and not is_below(name, {package})
     }
+    assert importers == {OWNERS[package]}
+
+
+def test_one_module_imports_the_flags_of_absl():
+    """Everything else gets values as arguments."""
+    flags = re.compile(r"absl(\.| import [^\n]*\b)flags\b")
+    importers = {name for name, source in SOURCES.items() if flags.search(source)}
     assert importers == {"resnet.base.cli"}

@@ -14,13 +14,7 @@ from resnet.config.config import Config
 from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.recipes import digits, imagenet, imagenette
 from resnet.config.resolve import resolve
-from resnet.config.rules import (
-    RATE_SETTINGS,
-    Excludes,
-    broken,
-    check_ranks,
-    problems_of_overrides,
-)
+from resnet.config.rules import Excludes, broken, check_ranks, problems_of_overrides
 from resnet.config.schedules import Schedule
 from tests.unit.resolved_phases import COLLAPSE, TPU, TWO_PHASES
 
@@ -88,11 +82,6 @@ def test_a_rule_is_broken_by_its_terms_and_by_nothing_less(rule):
 
 SENTENCES = (
     (
-        digits.DIGITS,
-        {"sync_mode": "async", **LAYERWISE},
-        "--sync_mode=async excludes --compress=layerwise. Leave one of them out.",
-    ),
-    (
         imagenette.FINETUNE,
         {**LAYERWISE, "method": "dgc"},
         "--method=dgc excludes --layer_rates=classifier:10, since it has one",
@@ -104,25 +93,15 @@ SENTENCES = (
     ),
     (
         digits.DIGITS,
-        {"outer_momentum": 0.5},
-        "--outer_momentum=0.5 needs --sync_every above 1 or --qsr_coefficient,",
-    ),
-    (
-        digits.DIGITS,
         {"sync_every": 2, "outer_learning_rate": 0.5},
         "outer_learning_rate=0.5 of phase 'train' needs --outer_momentum.",
-    ),
-    (
-        digits.DIGITS,
-        {"freeze_batch_norm": True},
-        "--freeze_batch_norm needs --initial_weights, since the averages of a new",
     ),
     (
         digits.DIGITS,
         {"model": "resnet20", "se_ratio": 0.25},
         f"needs a --model among {', '.join(WITH_PARTS)}; got resnet20.",
     ),
-    (digits.DIGITS, {"num_ps": 3}, "--num_ps=3 needs --sync_mode=async; got bsp."),
+    (digits.DIGITS, {"method": "qsgd"}, "--method has no effect without --compress"),
 )
 
 
@@ -137,9 +116,9 @@ def test_all_problems_are_named_at_once():
     sentence = refusal(sync_mode="async", ema_decay=0.9, accumulation_steps=2)
     assert "excludes --accumulation_steps=2" in sentence
     assert "excludes --ema_decay=0.9" in sentence
-    sentence = refusal(momentum=math.nan, model="vgg", train_steps=1, train_epochs=1.0)
-    for part in ("--momentum", "--model", "exclude each other"):
-        assert part in sentence
+    sentence = refusal(momentum=math.nan, train_steps=1, train_epochs=1.0)
+    assert "--momentum" in sentence
+    assert "--train_epochs exclude each other" in sentence
 
 
 def test_what_fits_together_is_allowed():
@@ -172,11 +151,7 @@ def test_error_feedback_needs_a_contraction():
         assert words in " ".join(problems)
 
 
-def test_flags_of_compression_need_it():
-    assert "--method has no effect without --compress" in refusal(method="qsgd")
-
-
-@pytest.mark.parametrize("name", ["weight_decay", "augmentation", *RATE_SETTINGS])
+@pytest.mark.parametrize("name", ["weight_decay", "warmup_steps"])
 def test_what_differs_among_phases_cannot_be_given(name):
     (problem,) = problems_of_overrides(COLLAPSE, {name: 1})
     assert f"--{name} can't be one for the whole run" in problem
@@ -189,12 +164,6 @@ def test_what_is_the_same_in_all_phases_can_be_given():
     rates = {"peak_learning_rate": 1.0, "warmup_steps": 5}
     assert problems_of_overrides(TWO_PHASES, rates) == []
     assert problems_of_overrides(TPU, {"weight_decay": 1e-4, **rates}) == []
-
-
-@pytest.mark.parametrize("what", ["train", "warmup"])
-def test_steps_and_epochs_exclude_each_other(what):
-    both = {f"{what}_steps": 300, f"{what}_epochs": 1.0}
-    assert f"--{what}_epochs exclude each other" in problems_of_overrides(TPU, both)[0]
 
 
 @pytest.mark.parametrize(
@@ -243,14 +212,12 @@ def test_values_of_a_recipe_are_refused_by_its_name(changes, words):
     assert words in refusal(dataclasses.replace(digits.DIGITS, **changes))
 
 
-@pytest.mark.parametrize("model", ["alexnet", "mlp"])
-def test_a_network_for_one_image_size_excludes_progressive_sizes(model):
-    sentence = refusal(
-        imagenette.IMAGENETTE_BEST, model=model, blur_pool="none", optimizer="momentum"
-    )
-    assert f"{model} needs images of the same size in all phases" in sentence
+def test_a_network_for_one_image_size_excludes_progressive_sizes():
+    others = {"blur_pool": "none", "optimizer": "momentum"}
+    sentence = refusal(imagenette.IMAGENETTE_BEST, model="alexnet", **others)
+    assert "alexnet needs images of the same size in all phases" in sentence
     assert "got 96, 128, 160, 176 pixels" in sentence
-    assert resolved(model=model, image_size=32).image_size == 32
+    resolved(model="alexnet", image_size=32)
 
 
 def tpu_with(**changes) -> Config:

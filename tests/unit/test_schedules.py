@@ -87,16 +87,3 @@ def test_a_rate_rises_in_the_warm_up_then_falls_and_stays_in_its_bounds(schedule
         assert schedule.init_value <= now <= after
     elif step >= schedule.warmup_length:
         assert after <= now + slack
-
-
-@given(schedule=schedules(), later=st.integers(0, 10**6))
-def test_a_decay_ends_where_it_should(schedule, later):
-    ends = {
-        "polynomial": schedule.end_value,
-        "cosine": schedule.end_value,
-        "steps": schedule.peak_value
-        * schedule.decay_factor ** len(schedule.boundaries),
-        "none": schedule.peak_value,
-    }
-    step = max(schedule.decay_end, *schedule.boundaries, 0) + later
-    assert learning_rate(schedule, step) == ends[schedule.decay]
