@@ -39,9 +39,7 @@ LEFT_OUT_OF_PYTHON = {
     *("lib2to3", "tkinter"),
 }
 SCRIPTS_OF_VENV = re.compile(r"python[\d.]*|activate\..*|Activate\.ps1|pip[\d.]*")
-# A shell runs the second line and Python the fourth: the interpreter beside the script,
-# also if the script is called by a link. An interpreter named in the first line would
-# have to be a full path.
+# A shell runs the second line, the Python beside the script, which runs the fourth.
 RELOCATABLE = rb"""#!/bin/sh
 '''exec' "$(dirname -- "$(realpath -- "$0")")/python" "$0" "$@"
 ' '''
@@ -50,8 +48,7 @@ RELOCATABLE = rb"""#!/bin/sh
 HEADER = rb"#!{here}/bin/python.*\n|#!/bin/sh\n'''exec' .*\n' '''\n"
 # In place of the environment's path in `activate`, for bash and zsh.
 HERE = """"$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]:-$0}")/.." && pwd)\""""
-# With it, Python ignores packages in a home folder, as in a virtual environment. One of
-# those also has the line `home`, the path of its base.
+# With it, Python ignores packages in a home folder, as in a virtual environment.
 CONFIG = "include-system-site-packages = false\n"
 
 
@@ -91,10 +88,7 @@ class Archive:
 
 
 def files_below(folder: Path, left_out: set[str]) -> Iterator[Path]:
-    """Yields the files of a folder in order.
-
-    Folders are left out by their names, or by their paths relative to the folder.
-    """
+    """Yields the files of a folder in order, without some folders' names or paths."""
     for parent, folders, names in os.walk(folder):
         here = Path(parent)
         folders[:] = sorted(
@@ -235,11 +229,7 @@ def add_clone(archive: Archive) -> None:
 
 
 def write(target: Path) -> str:
-    """Writes an archive, which has its path when it is complete; says what it holds.
-
-    Raises:
-        BundleError: If it can't be made.
-    """
+    """Writes an archive, which has its path when it is complete; says what it holds."""
     if sys.prefix == sys.base_prefix:
         raise BundleError(f"{sys.executable} must be that of a virtual environment.")
     endings = [ending for ending in COMPRESSORS if target.name.endswith(ending)]
@@ -270,10 +260,8 @@ def write(target: Path) -> str:
     text = f"{target}: {target.stat().st_size / 1e6:,.0f} MB, of"
     text += f" {archive.num_files:,} files with {archive.num_bytes / 1e6:,.0f} MB"
     if outside:
-        text += (
-            "\nnote: this Python needs libraries that the archive lacks. They must be"
-        )
-        text += f" at the same paths on the nodes: {', '.join(map(str, outside))}"
+        text += "\nnote: this Python also needs, at the same paths on the nodes,"
+        text += f" {', '.join(map(str, outside))}"
     return text
 
 

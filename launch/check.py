@@ -23,15 +23,13 @@ from resnet.base.errors import UserError
 from resnet.base.text import first_of, hanging, listed
 
 _MEASURING = Path(__file__).resolve().parents[1] / "eval/launched_ranks.py"
-# Time for the ranks to start and to measure, of which each rank takes some for itself
-# where all read the same disk. Then they end by themselves.
+# Time for the ranks to start and to measure. Then they end by themselves.
 _START_SECONDS, _SECONDS_PER_RANK = 60, 0.25
 _ENDING_SECONDS = 15
 _ALARMS = (signal.SIGALRM, 128 + signal.SIGALRM)  # Exit codes, by the launcher.
 _STALL_SECONDS = 20.0  # After which a lost host ends the measurement.
 _NAME_WIDTH, _STATE_WIDTH = 11, 9
 
-_MAY_BE_MISSING = "compiled ops"  # Stock ops are used then.
 _DIGEST_CHARACTERS = 16  # Enough to tell two apart.
 # A link is slow if it has less of the bandwidth, or more of the latency, than this part
 # of the others' median. One bad cable slows all ranks.
@@ -39,7 +37,6 @@ _SLOW_BANDWIDTH = 0.5
 _SLOW_LATENCY = 4.0
 _LEAST_LINKS = 3  # For a median that a single slow one doesn't move.
 _MOST_OF_MESSAGES = 0.5  # The part of the bytes that tells who has carried them.
-_IS_FABRIC = ":"  # In the names of ports, such as mlx5_0:1.
 
 
 @dataclass(frozen=True)
@@ -94,10 +91,7 @@ def check(
     make_plan: Callable[[Mapping[str, Topology]], JobPlan],
     requests: StopRequests,
 ) -> Checked:
-    """Checks the hosts and, unless something is wrong with them, the ranks.
-
-    The arguments are those of `hosts.reports`, which may raise a UserError.
-    """
+    """Checks the hosts by their `hosts.reports`, and if all is right the ranks."""
     reports, failures = hosts.reports(names, dialect, manifest_dir, requests)
     text = f"{len(reports)} of {len(reports) + len(failures)} answered"
     text += f": {first_of(reports)}" if reports else ""
@@ -136,7 +130,6 @@ def _differences(values: Mapping[str, str]) -> str:
 
 
 def _versions(reports: Mapping[str, HostReport]) -> Finding:
-    """Compares the versions of the software, and the digests of ops and code."""
     problems, equal = [], []
     for key in next(iter(reports.values())).versions:
         values = {host: of.versions.get(key, "none") for host, of in reports.items()}
@@ -148,7 +141,7 @@ def _versions(reports: Mapping[str, HostReport]) -> Finding:
                 " and environment on all of them."
             )
             continue
-        if value == "none" and label != _MAY_BE_MISSING:
+        if value == "none" and label != "compiled ops":  # Stock ops do.
             problems.append(
                 f"{label} must be installed on the hosts; it isn't. Use the environment"
                 " of `make venv`."
@@ -158,7 +151,6 @@ def _versions(reports: Mapping[str, HostReport]) -> Finding:
 
 
 def _data(reports: Mapping[str, HostReport], is_expected: bool) -> Finding:
-    """Compares the manifests of the data set."""
     if not is_expected:
         return Finding("data", "not checked without --data_dir", is_checked=False)
     reasons = {host: of.data_problem for host, of in reports.items() if of.data_problem}
@@ -225,7 +217,6 @@ class RankReport:
 
 
 def _start_ranks(plan: JobPlan, requests: StopRequests) -> RankReport:
-    """Starts the ranks of a plan, and returns what they got."""
     seconds = round(_START_SECONDS + _SECONDS_PER_RANK * plan.shape.num_processes)
     program = [
         sys.executable,
@@ -239,8 +230,7 @@ def _start_ranks(plan: JobPlan, requests: StopRequests) -> RankReport:
     if done.timed_out or done.exit_code in _ALARMS:
         raise UserError(
             f"the ranks must start and reach each other within {seconds} s; they"
-            " haven't. A firewall between the hosts, or a host that was lost, may"
-            " be the reason."
+            " haven't. Is there a firewall between the hosts?"
         )
     if done.exit_code:
         raise UserError(
@@ -258,8 +248,7 @@ def parse_ranks(text: str) -> RankReport:
         except UserError:
             continue
     raise UserError(
-        "the ranks must report what they got; the measuring program has printed no"
-        f" report, but {text.strip()[-80:]!r}."
+        f"the ranks' program has printed no report: {text.strip()[-80:]!r}."
     )
 
 
@@ -267,31 +256,26 @@ def compare_ranks(
     report: RankReport, plan: JobPlan, reports: Mapping[str, HostReport]
 ) -> list[Finding]:
     """Compares what the ranks got with the plan and the hosts."""
-    return [
-        _binding(report, plan, reports),
-        _network(report),
-        _transport(report, reports),
-    ]
+    binding = _binding(report, plan, reports)
+    return [binding, _network(report), _transport(report, reports)]
 
 
 def _binding(
     report: RankReport, plan: JobPlan, reports: Mapping[str, HostReport]
 ) -> Finding:
-    """Compares the hosts and the cores of the ranks with those of the plan."""
     problems = []
     boot_ids = {of_host.boot_id for of_host in reports.values()}
     strangers = [rank.host for rank in report.ranks if rank.boot_id not in boot_ids]
     if strangers:
         problems.append(
             f"each rank must run on a host of the job, {first_of(reports)}; there are"
-            f" ranks on {first_of(dict.fromkeys(strangers))}. Choose the --launcher"
-            " that starts the ranks there, or name the hosts by --hosts=FILE."
+            f" ranks on {first_of(dict.fromkeys(strangers))}. Use --hosts=FILE."
         )
     if plan.job == "parameter_server":
         text = "not checked: servers share the cores of a host"
         return Finding("binding", text, problems, is_checked=False)
     has_numbers = plan.topology.has_cpu_numbers
-    planned: dict[int, list[int]] = {
+    planned = {
         rank: sorted(cpu for core in cores for cpu in core.cpus)
         for rank, cores in enumerate(plan.layout.cores)
     }
@@ -326,7 +310,6 @@ def _binding(
 
 
 def _network(report: RankReport) -> Finding:
-    """Finds links that are slower than the others."""
     if not report.links:
         return Finding("network", "one host", is_checked=False)
     host_of = {rank.rank: rank.host for rank in report.ranks}
@@ -394,12 +377,9 @@ def _better_than(name: str, interfaces: Sequence[Interface]) -> str:
     if kind != "TCP":
         return ""
     speeds = {interface.name: interface.megabits_per_second for interface in interfaces}
-    fabrics = [other for other in speeds if _IS_FABRIC in other]
+    fabrics = [other for other in speeds if ":" in other]  # Ports, as mlx5_0:1.
     if fabrics:
-        return (
-            f"MPI uses TCP by {used}, though there is a fabric, {fabrics[0]}, whose"
-            " driver or library it doesn't find"
-        )
+        return f"MPI uses TCP by {used}, though there is a fabric, {fabrics[0]}"
     best = max(speeds, key=lambda other: speeds[other], default=used)
     if speeds.get(best, 0) > speeds.get(used, 0) > 0:
         return (

@@ -24,9 +24,7 @@ _POLL_SECONDS = 0.05  # Interval at which waiting commands look for a signal.
 # What lines begin with in which Hydra or srun say where they are, but not why.
 _OF_LAUNCHER = ("[mpiexec@", "[proxy:", "=", "srun: error: ")
 _ENDING_SECONDS = 3.0  # Time for a command to end after a signal before the next one.
-_CHUNK_BYTES = 1 << 16
-# A line that begins so is of the supervisor, which may have started the ranks on other
-# hosts since: Hydra's labels name them, those of other launchers don't.
+# A line that begins so is of the supervisor, which may have changed the ranks' hosts.
 _OF_SUPERVISOR = b"supervise: "
 # A process that outlives its launcher has the pipe open. What it prints is of no use.
 _DRAIN_SECONDS = 5.0
@@ -43,10 +41,7 @@ class Completed:
 
     @property
     def reason(self) -> str:
-        """The line of its standard error that says why it has failed.
-
-        What launchers say of themselves comes after it.
-        """
+        """The line of its standard error that says why it has failed."""
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
         said = [line for line in lines if not line.startswith(_OF_LAUNCHER)]
         errors = [line for line in said if line.startswith("error")]
@@ -84,11 +79,8 @@ class StopRequests:
     ) -> subprocess.Popen[bytes]:
         """Starts a command, to which signals are forwarded; `finish` must be called.
 
-        It runs in a session of its own, or mpirun would get SIGINT twice, from the
-        terminal and from this program, and without the variables to be unset.
-
-        Raises:
-            UserError: If there is no such program.
+        It runs in a session of its own, or mpirun would get SIGINT from the terminal,
+        too. UserError if there is no such program.
         """
         output = subprocess.PIPE if is_captured else None
         try:
@@ -181,17 +173,11 @@ def _end(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
 class Labels:
     """Turns the labels of a launcher into rank and host, and joins pieces of lines.
 
-    Hydra labels each piece of a line that a rank writes, and pieces of several ranks
-    may alternate in one line. So the text of each rank is kept until its line ends.
+    Hydra labels each piece of a line, and those of several ranks may alternate.
     """
 
     def __init__(self, pattern: str, hosts: Mapping[int, str]) -> None:
-        """Prepares the translation of a stream.
-
-        Args:
-            pattern: `Dialect.label`; empty for a single rank without a launcher.
-            hosts: The host of each rank, for labels that don't name it.
-        """
+        """Takes `Dialect.label`, empty without launcher, and the hosts of ranks."""
         self._pattern = re.compile(pattern.encode()) if pattern else None
         self._hosts = dict(hosts)
         self._texts: dict[bytes, bytes] = {}  # Unfinished lines, by their labels.
@@ -233,7 +219,7 @@ def _copy(source: IO[bytes], target: int, labels: Labels) -> None:
     data = None
     with source:
         while data != b"":
-            data = os.read(source.fileno(), _CHUNK_BYTES)
+            data = os.read(source.fileno(), 1 << 16)
             labelled = labels.translate(data) if data else labels.rest()
             with contextlib.suppress(OSError):
                 while labelled:

@@ -1,9 +1,8 @@
 """Launchers and schedulers: how each is spoken to, as one row of `DIALECTS`.
 
-What the ranks know of a launcher is its row in `resnet/hardware/launchers.py`.
-
 Options and lines are templates: `{name}` stands for one of the values of `_values`, and
-a template with a value of None is left out. What looks otherwise is the shell's.
+a template with a value of None is left out. `resnet/hardware/launchers.py` has what the
+ranks know of a launcher.
 """
 
 import re
@@ -24,10 +23,7 @@ _HYDRA_LABEL = "\x1e(?P<rank>\\d+) (?P<host>[^\x1f]*)\x1f"
 _SET_LAUNCHER = "set_launcher {processes} {in_turn}{maybe_cyclic}"
 # Without `--bind-to none` Open MPI pins each of one or two ranks to a single core.
 _OPEN_MPI = "-np {processes} --map-by {mapping} --bind-to none"
-_CLONE_ABOVE = (
-    """REPOSITORY=${REPOSITORY:-$(CDPATH='' cd"""
-    """ "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}""",
-)
+_HERE = """$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"""
 _REQUEUED = ("#SBATCH --requeue", "#SBATCH --open-mode=append")
 
 
@@ -83,7 +79,7 @@ class Dialect:
     # REPOSITORY to its clone, that set the array `launcher`, and that ask a run to save
     # before its time limit where the scheduler doesn't.
     enter_folder: Sequence[str] = ()
-    find_clone: Sequence[str] = _CLONE_ABOVE
+    find_clone: Sequence[str] = (f"REPOSITORY=${{REPOSITORY:-{_HERE}}}",)
     script_launcher: Sequence[str] = (_SET_LAUNCHER,)
     before_limit: Sequence[str] = ()
     # The function of launch/jobs/requeue.sh that runs a job that resumes; empty if the
@@ -153,7 +149,6 @@ def _batch_values(batch: BatchSettings) -> Values:
 
 
 def _filled(templates: Iterable[str], values: Values) -> list[str]:
-    """Returns the texts of templates, without those that have a value of None."""
     texts = []
     for template in templates:
         names = re.findall(r"{(\w+)}", template)

@@ -11,6 +11,7 @@ to be measured or stated.
 
 import bisect
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
@@ -191,13 +192,10 @@ def main(argv: Sequence[str]) -> int:
         for number in possible
     }
     shown = [predictions[number] for number in numbers]
-    knee = estimator.knee(list(predictions.values()))
-    within = estimator.within(list(predictions.values()), seconds)
-    texts = [
-        describe(training, cluster, config),
-        table(shown),
-        answers(within, question.within, knee, list(predictions.values())),
-    ]
+    in_order = list(predictions.values())
+    knee, within = estimator.knee(in_order), estimator.within(in_order, seconds)
+    told = answers(within, question.within, knee, in_order)
+    texts = [describe(training, cluster, config), table(shown), told]
     values: dict[str, Any] = {
         "recipe": config.recipe,
         "cluster": {
@@ -253,9 +251,9 @@ def require_dividing(
             index = bisect.bisect(possible, number)
             nearest = [f"{n:,}" for n in possible[max(index - 1, 0) : index + 1]]
             raise UserError(
-                f"the ranks must divide the global batch of {batch:,} evenly;"
-                f" {number:,} nodes of {per_node} rank(s) don't. The nearest numbers of"
-                f" nodes are {' and '.join(nearest)}."
+                f"{number:,} nodes of {per_node} rank(s) don't divide the global batch"
+                f" of {batch:,}. The nearest numbers of nodes are"
+                f" {' and '.join(nearest)}."
             )
 
 
@@ -281,32 +279,21 @@ class Benchmark:
             raise UserError("it is of evaluation (--infer), not of training")
 
     @property
-    def images(self) -> int:
-        """The images of a step."""
-        return self.batch_size * self.ranks
-
-    @property
     def step_noise(self) -> float:
         """The standard deviation of a step, from the lowest and highest rate."""
-        shortest, longest = (
-            self.images_per_second / rate for rate in (self.max, self.min)
-        )
-        return estimator.noise_of_range(shortest, longest, 1.0, self.steps)
+        spread = self.images_per_second * (1 / self.min - 1 / self.max)
+        return estimator.noise_of_range(spread, self.steps)
 
 
 def read_cluster(
     speed: NodeSpeed, flags: ClusterFlags, config: Config
 ) -> tuple[Cluster, int]:
-    """Returns the cluster, and the side of the images that its rate is for.
-
-    Several benchmarks, with other batch sizes, also tell the seconds that don't depend
-    on the batch: a line is fitted to the seconds of a step over its images.
-    """
+    """Returns the cluster, and the side of the images that its rate is for."""
     if bool(speed.benchmark) == (speed.rate is not None):
         got = "both" if speed.benchmark else "neither"
         raise UserError(
-            "the speed of a node is needed, by --rate or by --benchmark; got"
-            f" {got}. Measure it by eval/benchmark.py --json on one node."
+            f"the speed of a node is needed, by --rate or by --benchmark; got {got}."
+            " eval/benchmark.py --json on one node measures it."
         )
     rate, fixed, ranks, noise = speed.rate or 0.0, 0.0, 1, Cluster.step_noise
     image_size = config.image_size
@@ -337,13 +324,10 @@ def read_cluster(
 
 
 def fitted_speed(results: Sequence[Benchmark]) -> tuple[float, float]:
-    """Returns the images per second of a node, and the seconds of a step at 0 images.
-
-    The line goes through 0 if there is one point only, or if its seconds at 0 images
-    would be negative.
-    """
-    images = [result.images for result in results]
-    seconds = [result.images / result.images_per_second for result in results]
+    """Fits a line to the seconds of steps: images/s, and seconds at 0 images (>= 0)."""
+    images = [result.batch_size * result.ranks for result in results]
+    rates = [result.images_per_second for result in results]
+    seconds = [count / rate for count, rate in zip(images, rates, strict=True)]
     if len(set(images)) > 1:
         slope, fixed = statistics.linear_regression(images, seconds)
         if fixed >= 0 and slope > 0:
@@ -355,13 +339,11 @@ def read_benchmark(path: str, model: str) -> Benchmark:
     """Returns the results of a benchmark of one node, of a network."""
     with json_file.naming(path, "what eval/benchmark.py --json printed (--benchmark)"):
         try:
-            lines = pathlib.Path(path).read_text(encoding="utf-8").strip().splitlines()
+            text = pathlib.Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it isn't text"
             raise UserError(f"it can't be read: {reason}") from error
-        # Somebody may have formatted it.
-        is_formatted = len(lines) > 1 and lines[0].startswith("{")
-        text = "\n".join(lines if is_formatted else lines[-1:])
+        text = text[text.find("{") :]  # After a table.
         values = json_file.parse(text, dict, "its last line", "JSON")
         names = [field.name for field in dataclasses.fields(Benchmark)]
         known = {name: values[name] for name in names if name in values}
@@ -378,10 +360,7 @@ def parse_time(text: str, flag: str) -> float:
     """Returns a time such as 1h or 45min in seconds; UserError if it isn't above 0."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", text.strip())
     if not match or not float(match[1]):
-        raise UserError(
-            f"{flag} must be a time above 0 in s, min or h, such as 1h or 45min; got"
-            f" {text!r}."
-        )
+        raise UserError(f"{flag} must be a time above 0 in s, min or h; got {text!r}.")
     return float(match[1]) * _SECONDS[match[2]]
 
 
@@ -469,18 +448,18 @@ def answers(
             f"No number of nodes trains in {time}: the fastest, {fastest.num_nodes:,},"
             f" take {estimated(3600 * fastest.hours)}."
         )
+    at_knee = (
+        f"The knee is at {knee.num_nodes:,} node(s) ({estimated(3600 * knee.hours)},"
+        f" efficiency {knee.efficiency:.0%}): beyond it the efficiency falls faster"
+        " than the time."
+    )
     if knee is predictions[-1]:
-        sentences.append(
+        at_knee = (
             f"There is no knee up to {knee.num_nodes:,} nodes: the efficiency never"
             " falls faster than the time."
         )
-    else:
-        sentences.append(
-            f"The knee is at {knee.num_nodes:,} node(s)"
-            f" ({estimated(3600 * knee.hours)}, efficiency {knee.efficiency:.0%}):"
-            " beyond it the efficiency falls faster than the time."
-        )
-    return "\n".join(line for text in sentences for line in hanging("", text))
+    lines = (hanging("", text) for text in (*sentences, at_knee))
+    return "\n".join(itertools.chain.from_iterable(lines))
 
 
 def compare(

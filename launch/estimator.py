@@ -37,8 +37,7 @@ SUM_BYTES_PER_SECOND = 8.1e9
 # MPICH gathers in a logarithmic number of stages below these bytes, else in a ring
 # (MPIR_CVAR_ALLGATHER_LONG_MSG_SIZE).
 _SHORT_ALLGATHER_BYTES = 512 << 10
-# The loss and the three flags that all ranks share in each step.
-_FLAG_BYTES = 16
+_FLAG_BYTES = 16  # The loss and the three flags that all ranks share in each step.
 # Of three products of matrices in a layer, the backward pass computes two: the
 # gradients of the kernel and those of the inputs (`resnet.models.flops`).
 _BACKWARD_SHARE = 2 / 3
@@ -48,10 +47,8 @@ _COMPRESSIONS: dict[str, dict[str, Any]] = {
     "qsgd, 4 bits": {"method": "qsgd", "qstates": 7, "qsgd_bucket": 1024},
     "terngrad": {"method": "terngrad"},
 }
-_LOCAL_STEPS = (2, 8)
 # Bytes per second between which a break-even is looked for: 1 Mbit/s to 10 Tbit/s.
 _SLOWEST, _FASTEST = 1e6 / 8, 1e13 / 8
-_HALVINGS = 40
 
 
 @dataclass(frozen=True)
@@ -92,20 +89,18 @@ def workload_of(
 ) -> Workload:
     """Returns the workload of a run, refusing one that can't be estimated.
 
-    Args:
-        num_classes: The number of classes; 0 for the usual one of the network.
-        rate_image_size: The side in pixels of the images that the nodes' rate is for.
+    Of 0 classes, there are those usual for the network; the nodes' rate is for images
+    of `rate_image_size` pixels a side.
     """
     if config.is_async:
         raise UserError(
             f"expected a recipe of synchronous training; {config.recipe} has parameter"
-            " servers (sync_mode=async), whose steps are not estimated."
+            " servers (sync_mode=async)."
         )
     if config.compress != "none" and METHODS[config.method].needs_matrices:
         raise UserError(
-            f"--method={config.method} is not estimated: its messages depend on the"
-            " shapes of all kernels. resnet_main.py --explain --num_ranks=N prints"
-            " their bytes."
+            f"--method={config.method} is not estimated. The bytes of its messages are"
+            " in what resnet_main.py --explain --num_ranks=N prints."
         )
     classes = num_classes or networks.MODELS[config.model].usual_classes
     num_exchanges = num_averages = 0
@@ -167,9 +162,8 @@ def rabenseifner(size: float, num_nodes: int, ranks_per_node: int = 1) -> Stages
 def _extra(num_nodes: int, ranks_per_node: int) -> int:
     """Returns 1 if the tensor travels once more before all stages, and after them.
 
-    For numbers that aren't powers of two, pairs of neighboring ranks become one. An
-    even number of ranks on a node pairs up within it (MPICH,
-    allreduce_intra_recursive_doubling.c).
+    For numbers that aren't powers of two, pairs of neighboring ranks become one, if
+    possible within a node (MPICH, allreduce_intra_recursive_doubling.c).
     """
     is_power = num_nodes & (num_nodes - 1) == 0
     return 0 if is_power else ranks_per_node % 2
@@ -210,8 +204,8 @@ def allgather(size: float, num_ranks: int) -> Stages:
 def slices(size: float, num_ranks: int, ranks_per_node: int) -> Stages:
     """Returns an exchange in which each rank sums up one slice of all messages.
 
-    An all-to-all of R - 1 slices of a rank's message, in which all ranks of a node send
-    at the same time, then an all-gather of the mean slices (sections 4.1 and 4.4).
+    An all-to-all of R - 1 slices of a rank's message, then an all-gather of the mean
+    slices (sections 4.1 and 4.4).
     """
     to_others = (num_ranks - ranks_per_node) / num_ranks * ranks_per_node
     gathered = allgather(size / num_ranks, num_ranks)
@@ -307,9 +301,7 @@ class Prediction:
     # What follows from these.
     step_seconds: float = field(init=False)
     images_per_second: float = field(init=False)  # Of all nodes.
-    efficiency: float = field(
-        init=False
-    )  # Images per second and node, over one node's.
+    efficiency: float = field(init=False)  # Images/s of a node, over one node's.
     hours: float = field(init=False)  # Without evaluations and checkpoints.
     node_hours: float = field(init=False)  # Of all nodes together.
 
@@ -397,12 +389,12 @@ def expected_maximum(number: int) -> float:
     return total * width
 
 
-def noise_of_range(lowest: float, highest: float, mean: float, number: int) -> float:
-    """Returns the standard deviation of numbers, as a fraction of their mean.
+def noise_of_range(spread: float, number: int) -> float:
+    """Returns the standard deviation of normal numbers, from their range.
 
-    The mean range of n normally distributed numbers is twice their expected maximum.
+    Its mean is twice their expected maximum.
     """
-    return (highest - lowest) / mean / (2 * expected_maximum(number))
+    return spread / (2 * expected_maximum(number))
 
 
 def dividing(global_batch_size: int, ranks_per_node: int) -> list[int]:
@@ -446,7 +438,7 @@ def alternatives(workload: Workload) -> dict[str, Workload]:
     for name, values in _COMPRESSIONS.items():
         settings = CompressionSettings(compress="layerwise", **values)
         ways[name] = dataclasses.replace(dense, compression=settings)
-    for length in _LOCAL_STEPS:
+    for length in (2, 8):
         ways[f"local SGD, H = {length}"] = dataclasses.replace(
             dense, num_exchanges=0, num_averages=math.ceil(workload.num_steps / length)
         )
@@ -460,11 +452,10 @@ def break_even(
     num_nodes: int,
     kind: str = "auto",
 ) -> float | None:
-    """Returns the bandwidth below which another exchange takes less time.
+    """Returns the bandwidth below which another exchange takes less time, by bisection.
 
-    Found by bisection, since the time that fewer bytes save falls with the bandwidth.
-    It is in bytes per second of a node; infinity if the exchange takes less at any
-    bandwidth, and None if it takes more at any.
+    It is in bytes per second of a node; infinity if the exchange always takes less, and
+    None if it never does.
     """
 
     def saves_at(bandwidth: float) -> bool:
@@ -480,7 +471,7 @@ def break_even(
     if not saves_at(_SLOWEST):
         return None
     low, high = _SLOWEST, _FASTEST
-    for _ in range(_HALVINGS):
+    for _ in range(40):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if saves_at(middle) else (low, middle)
     return low

@@ -1,8 +1,4 @@
-"""The hosts of a job: their names, and what they say of themselves before it.
-
-A host is asked by running the planner there (`launch/plan.py --probe --print=host`),
-which the job's launcher starts.
-"""
+"""The hosts of a job: their names, and what `plan.py --print=host` says on each."""
 
 import dataclasses
 import hashlib
@@ -63,8 +59,7 @@ def of_job(num_nodes: int, environ: Mapping[str, str] = os.environ) -> list[str]
     if len(hosts) != num_nodes:
         raise UserError(
             f"to check {num_nodes} node(s), their names must be known; the scheduler's"
-            f" job has {len(hosts) or 'none'}. Name them with --hosts=FILE, or call"
-            " this inside an allocation of that size."
+            f" job has {len(hosts) or 'none'}. Name them with --hosts=FILE."
         )
     return hosts
 
@@ -77,8 +72,7 @@ def _of_scheduler(environ: Mapping[str, str]) -> list[str]:
             done = subprocess.run(words, capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             raise UserError(
-                f"the hosts of this job, {nodes}, must be listed by `scontrol show"
-                f" hostnames`, which failed: {error}"
+                f"the hosts of this job, {nodes}, must be listed by `scontrol`: {error}"
             ) from error
         return done.stdout.split()
     for dialect in DIALECTS.values():
@@ -119,10 +113,7 @@ def reports(
 ) -> tuple[dict[str, HostReport], dict[str, str]]:
     """Returns the report of each host that answers, and a sentence for each other one.
 
-    Without names, it is that of this machine; hosts are asked at the same time.
-
-    Raises:
-        UserError: If there is no such launcher.
+    Without names, it is that of this machine. UserError if there is no such launcher.
     """
     if not names:
         return {platform.node(): report_of_this(manifest_dir)}, {}
@@ -157,10 +148,7 @@ def _ask(
             f" {reason}. Load its module, or choose another --launcher."
         ) from error
     if done.timed_out:
-        return (
-            f"{host} must answer within {SECONDS:.0f} s; it hasn't. Leave it out of"
-            " the hosts, or repair it."
-        )
+        return f"{host} must answer within {SECONDS:.0f} s; it hasn't. Leave it out."
     if done.exit_code:
         launcher = shlex.join(words[: -len(program)])
         return (

@@ -33,8 +33,7 @@ _PYTHON = "python"  # In front of it may be a restriction to some cores.
 # Settings with whose flags the published command still says the whole run.
 _OF_PUBLISHED_COMMAND = {"global_batch_size", "train_steps", "kmp_blocktime"}
 _USABLE_MEMORY = 0.9  # The rest is for the system, and for its cache of the records.
-# An exchange that takes a larger part of a second is worth a word.
-_LONG_EXCHANGE_SECONDS = 0.1
+_LONG_EXCHANGE_SECONDS = 0.1  # A longer one is worth a word.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,10 +170,7 @@ class JobPlan:
         python: str = _PYTHON,
         options: Sequence[str] = (),
     ) -> list[str]:
-        """Returns the words of the command, with further options of the launcher.
-
-        The path of the clone has a slash behind it; it is empty for a call in it.
-        """
+        """Returns the words of the command; the path of the clone ends in a slash."""
         folders = {DATA_DIR: data_dir, MODEL_DIR: model_dir, CLONE: clone}
         words = list(self.program[self.program.index(_PYTHON) + 1 :])
         for name, folder in folders.items():
@@ -198,11 +194,7 @@ class JobPlan:
 
 
 def make(topology: Topology, request: Request) -> JobPlan:
-    """Returns the plan of a job.
-
-    Raises:
-        UserError: If the nodes, the batch or a setting don't allow it.
-    """
+    """Returns the plan of a job; UserError if nodes, batch or a setting forbid it."""
     _require_servers(request)
     flags, threads = request.flags, request.threads
     chosen = layout.choose(
@@ -250,8 +242,8 @@ def _resolve(
 ) -> tuple[Derived, list[str]]:
     """Returns the training, and why its gradients are accumulated, if they are.
 
-    They are if the images of a rank don't fit into its memory (0 if it isn't known) at
-    once, over as many micro-batches as it takes, unless the request says over how many.
+    Unless the request says over how many micro-batches, they are over as many as it
+    takes for the images of a rank to fit into its memory, 0 if it isn't known.
     """
     config = resolve(
         request.recipe,
@@ -280,8 +272,7 @@ def _resolve(
         raise UserError(
             f"a rank must fit into its part of the memory, {memory_bytes / 1e9:.1f} GB;"
             f" it would take {runs[-1].rank_memory_bytes / 1e9:.1f} GB even with the"
-            " smallest micro-batch. Use fewer ranks on a node, or a smaller network or"
-            " --image_size."
+            " smallest micro-batch. Use fewer ranks on a node."
         )
     if fitting.config.accumulation_steps == 1:
         return fitting, []
@@ -308,17 +299,15 @@ def _require_servers(request: Request) -> None:
     if flags.num_servers is not None and not has_servers:
         raise UserError(
             "only --job=parameter_server has parameter servers; got"
-            f" --num_servers={flags.num_servers} with --job={flags.job}. Leave it out."
+            f" --num_servers={flags.num_servers} with --job={flags.job}."
         )
     if has_servers and mode not in (None, "async"):
         raise UserError(
-            "parameter servers (--job=parameter_server) need --sync_mode=async; got"
-            f" --sync_mode={mode}. Leave one of the two out."
+            f"--job=parameter_server must have --sync_mode=async; got {mode}."
         )
     if (mode or request.recipe.sync_mode) == "async" and flags.job == "train":
         raise UserError(
-            "an asynchronous training (--sync_mode=async) needs parameter servers; got"
-            " --job=train. Use --job=parameter_server."
+            "--sync_mode=async needs parameter servers. Use --job=parameter_server."
         )
 
 
@@ -349,8 +338,7 @@ def _program(
     words = [_PYTHON, CLONE + PROGRAMS[job]]
     if chosen.restricted_to and topology.has_cpu_numbers:
         words = ["taskset", "-c", cpu_list(chosen.restricted_to), *words]
-    # The 24K run was published with a command that names no recipe: that of this run is
-    # the program's default.
+    # The published command of the 24K run names no recipe: it is the default.
     is_published = (
         job == "train"
         and request.recipe == imagenet.TPU_90EP_24K
@@ -376,7 +364,6 @@ def _program(
 
 
 def _warnings_of_nodes(topology: Topology, dialect: Dialect) -> Iterator[str]:
-    """Yields the warnings about what isn't known of the nodes."""
     if topology.num_nodes > 1 and topology.source == OF_THIS_MACHINE:
         yield (
             f"the {topology.num_nodes} nodes are taken to be like this machine: where"
@@ -397,7 +384,6 @@ def _warnings_of_nodes(topology: Topology, dialect: Dialect) -> Iterator[str]:
 
 
 def _warnings_of_run(topology: Topology, chosen: Layout, run: Derived) -> Iterator[str]:
-    """Yields the warnings about a training on the nodes."""
     if not topology.memory_bytes:
         yield (
             "the memory of a node isn't known (--memory_gb), so it isn't checked that"
@@ -417,8 +403,7 @@ def _warnings_of_run(topology: Topology, chosen: Layout, run: Derived) -> Iterat
         )
     speed = topology.gigabits_per_second
     if speed and run.config.compress == "none":
-        # The least time in which a node sends and receives about twice the gradients
-        # (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002).
+        # The least time of an all-reduce (Patarasuk and Yuan 2009).
         others = (topology.num_nodes - 1) / topology.num_nodes
         seconds = 8 * 2 * others * run.gradient_bytes / (speed * 1e9)
         if seconds > _LONG_EXCHANGE_SECONDS:
@@ -430,7 +415,6 @@ def _warnings_of_run(topology: Topology, chosen: Layout, run: Derived) -> Iterat
 
 
 def _warnings_of_servers(shape: JobShape, num_servers: int) -> Iterator[str]:
-    """Yields the warning about nodes that share an asynchronous training unevenly."""
     num_others = num_servers + 1
     if num_servers and num_others % shape.num_nodes:
         even = shape.num_nodes * -(-num_others // shape.num_nodes) - 1
@@ -444,8 +428,7 @@ def _warnings_of_servers(shape: JobShape, num_servers: int) -> Iterator[str]:
 def unused_cpus(shape: JobShape, dialect: Dialect, chosen: Layout) -> Iterator[str]:
     """Yields the warning about processors that srun leaves unused.
 
-    It gives each task of a node the same number, and a step only those of its tasks
-    (srun(1): --cpus-per-task implies --exact).
+    Each task of a node gets the same number (srun(1): --cpus-per-task, --exact).
     """
     size = shape.processes_per_node
     lost = shape.cpus_per_node % size

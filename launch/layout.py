@@ -12,8 +12,8 @@ from launch.topology import Core, Topology, cpu_list
 from resnet.base.errors import UserError
 from resnet.hardware import physical_cores
 
-# From so many cores of a rank on, some are left to Horovod's thread and the input
-# pipeline. The published run left 2 of 24 (SURFsara, Intel and Dell 2018).
+# From so many cores of a rank on, some are left to Horovod's thread and the input.
+# The published run left 2 of 24 (SURFsara, Intel and Dell 2018).
 _CORES_FOR_TWO, _CORES_FOR_ONE = 16, 8
 
 
@@ -57,17 +57,10 @@ def choose(
     num_intra_threads: int = 0,
     num_inter_threads: int = 0,
 ) -> Layout:
-    """Returns the layout of a job.
+    """Returns the layout of a job; UserError for a rank without a core for each thread.
 
-    Args:
-        ranks_per_node: None for one per NUMA node; to be given for nodes that leave a
-            job one of several cores.
-        num_intra_threads: 0 leaves a few cores of each rank to communication and the
-            input pipeline.
-        num_inter_threads: 0 for one per core that is left so, and at least one.
-
-    Raises:
-        UserError: If a rank would have no core, or more threads than cores.
+    Unless they are given, there is a rank per NUMA node, a few of whose cores are left
+    to communication and the input pipeline, and an inter-op thread for each of these.
     """
     cores, reasons, warnings = _usable(topology)
     is_chosen = ranks_per_node is None
@@ -77,9 +70,8 @@ def choose(
         reasons.append(_reason_for_ranks(cores))
     if ranks_per_node > len(cores):
         raise UserError(
-            "each rank needs a core of its own, or the ranks compete for the cores;"
-            f" got {ranks_per_node} ranks for the {len(cores)} usable core(s) of a"
-            f" node. Use at most --ranks_per_node={len(cores)}."
+            f"each rank needs a core of its own; got {ranks_per_node} ranks for the"
+            f" {len(cores)} usable core(s) of a node."
         )
     divided = _divide(cores, ranks_per_node)
     smallest = min(map(len, divided))
@@ -87,7 +79,7 @@ def choose(
         raise UserError(
             "a rank must have a core for each of its intra-op threads; got"
             f" --num_intra_threads={num_intra_threads} for the {smallest} core(s) of a"
-            f" rank. Use at most {smallest}, or fewer ranks on a node."
+            " rank."
         )
     left = (smallest >= _CORES_FOR_ONE) + (smallest >= _CORES_FOR_TWO)
     if num_intra_threads:
@@ -133,21 +125,18 @@ def _refuse_single_core(topology: Topology) -> None:
         raise UserError(
             "a cgroup or an affinity mask must leave a job more than one core; it"
             f" leaves one of {topology.num_installed_cores}. Ask the scheduler for"
-            " whole nodes and probe inside such a job, or plan for one core by"
-            " --ranks_per_node=1."
+            " whole nodes, or plan for one core by --ranks_per_node=1."
         )
 
 
 def _usable(topology: Topology) -> tuple[list[Core], list[str], list[str]]:
-    """Returns the cores that ranks should use, with the reasons and warnings."""
     cores = list(topology.cores)
     reasons, warnings = [], []
     if topology.num_installed_cores > len(cores):
         warnings.append(
             f"a cgroup or an affinity mask allows only {len(cores)} of the"
             f" {topology.num_installed_cores} cores of the node (processors"
-            f" {cpu_list(_cpus(cores))}). Where this isn't intended, ask the scheduler"
-            " for whole nodes, and probe inside such a job"
+            f" {cpu_list(_cpus(cores))}). A scheduler may give whole nodes"
         )
     fast = [core for core in cores if not core.is_efficiency_core]
     if fast and len(fast) < len(cores):
@@ -161,34 +150,29 @@ def _usable(topology: Topology) -> tuple[list[Core], list[str], list[str]]:
         allowed = min(max(int(topology.cpu_quota), 1), len(cores))
         warnings.append(
             f"a cgroup limits the processor time to that of {topology.cpu_quota:g}"
-            f" processors, so that {allowed} of {len(cores)} cores are used: more"
-            " threads would be suspended in the middle of an op"
+            f" processors, so that {allowed} of {len(cores)} cores are used"
         )
         cores = cores[:allowed]
     if len(cores) == 1:
         warnings.append(
-            "there is only one core to use, which computes, communicates and reads"
+            "there is only one core, which computes, communicates and reads"
         )
     return cores, reasons, warnings
 
 
 def _reason_for_ranks(cores: list[Core]) -> str:
-    num_sockets = len({core.socket for core in cores})
     num_numa_nodes = len({core.numa_node for core in cores})
-    if num_numa_nodes > num_sockets:
-        return (
-            f"one rank on each of the {num_numa_nodes} NUMA nodes (sub-NUMA clusters of"
-            f" {num_sockets} socket(s)), so that its memory is near its cores"
-        )
-    if num_sockets > 1:
-        return "one rank on each socket, so that its memory is near its cores"
-    return "one rank, since the node has one socket and one NUMA node"
+    if num_numa_nodes == 1:
+        return "one rank, since the node has one socket and one NUMA node"
+    where = f"of the {num_numa_nodes} NUMA nodes"
+    if num_numa_nodes == len({core.socket for core in cores}):
+        where = "socket"
+    return f"one rank on each {where}, so that its memory is near its cores"
 
 
 def _warnings_of_division(
     divided: tuple[tuple[Core, ...], ...], is_chosen: bool
 ) -> list[str]:
-    """Returns the warnings about uneven ranks, and those across NUMA nodes."""
     warnings = []
     sizes = {len(cores) for cores in divided}
     if len(sizes) > 1:

@@ -57,7 +57,6 @@ class MpirunCommand:
         return [host for host, code in zip(self.hosts, codes, strict=True) if code]
 
     def _on(self, host: str) -> list[str]:
-        """Returns the command that runs `true` on a host."""
         words = [self.words[0]]
         for name in self.options.reaching:
             if name in self.indices:
@@ -128,6 +127,6 @@ def parse(words: Sequence[str]) -> MpirunCommand | None:
 def _number(name: str, value: str) -> int:
     if not value.isdigit() or int(value) < 1:
         raise UserError(
-            f"{name} of mpirun must be a whole number of at least 1; got {value!r}."
+            f"{name} of mpirun must be a whole number above 0; got {value!r}."
         )
     return int(value)

@@ -23,16 +23,14 @@ from resnet.config import explain
 from resnet.config.config import Derived
 
 ROOT = Path(__file__).resolve().parents[1]
-_LABEL_WIDTH = 14
 _MOST_BINDINGS = 16  # Further local ranks are only counted.
-_SCRIPT_WIDTH = 88
 
 
 def describe(plan: JobPlan, data_dir: str, model_dir: str) -> str:
     """Returns the plan as text: cores, numbers, reasons, warnings and the command."""
     lines = []
     for label, text in _facts(plan):
-        lines += hanging(f"{label:{_LABEL_WIDTH}}", text)
+        lines += hanging(f"{label:14}", text)
     for title, phrases in (
         ("Why", plan.reasons),
         ("Changed from the recipe", plan.changes),
@@ -65,7 +63,6 @@ def to_json(plan: JobPlan, data_dir: str, model_dir: str) -> str:
 
 
 def _facts(plan: JobPlan) -> Iterator[tuple[str, str]]:
-    """Yields the label and the text of each line about the job."""
     chosen = plan.layout
     threads = (
         f"{chosen.cores_per_rank} cores: {chosen.num_intra_threads} intra-op and"
@@ -137,14 +134,8 @@ def _parts(plan: JobPlan) -> str:
     return "workers" if plan.job == "parameter_server" else "ranks"
 
 
-def _num_steps(run: Derived) -> int:
-    """Returns the number of steps until the run ends or stops."""
-    return run.config.last_step - run.first_step
-
-
 def _training(plan: JobPlan, run: Derived) -> Iterator[tuple[str, str]]:
-    """Yields the lines about batch, steps, rates and memory of a training."""
-    recipe, num_steps = plan.request.recipe, _num_steps(run)
+    recipe, num_steps = plan.request.recipe, run.config.last_step - run.first_step
     yield "recipe", f"{recipe.name}, from {recipe.source}"
     yield "batch", explain.batch_of(run, _parts(plan))
     yield "steps", f"{num_steps:,} = {run.config.epoch(num_steps):.2f} epochs"
@@ -168,8 +159,7 @@ def _training(plan: JobPlan, run: Derived) -> Iterator[tuple[str, str]]:
 
 
 def _numbers(plan: JobPlan, run: Derived) -> dict[str, Any]:
-    """Returns the numbers of a training for JSON."""
-    config, num_steps = run.config, _num_steps(run)
+    config, num_steps = run.config, run.config.last_step - run.first_step
     return {
         "global_batch_size": config.global_batch_size,
         "num_parts": run.num_parts,
@@ -202,10 +192,7 @@ def script(plan: JobPlan, data_dir: str, model_dir: str, written_by: str) -> str
     """Returns the script of a job; empty folders are left to launch/jobs/site.sh."""
     dialect, flags = plan.dialect, plan.request.flags
     if flags.stage_from and not data_dir:
-        raise UserError(
-            "--stage_from needs --data_dir, the folder on the disk of each node that"
-            " the records are copied to; got none."
-        )
+        raise UserError("--stage_from needs --data_dir, to copy the records to.")
     run_dir = Path(model_dir).name
     batch = _batch_settings(flags, run_dir or plan.request.recipe_flag)
     clone = str(ROOT) if flags.clone is None else flags.clone
@@ -223,9 +210,7 @@ def script(plan: JobPlan, data_dir: str, model_dir: str, written_by: str) -> str
         start.append('"${launcher[@]}"')
     lines = [
         "#!/usr/bin/env bash",
-        *textwrap.wrap(
-            _title(plan), _SCRIPT_WIDTH, initial_indent="# ", subsequent_indent="# "
-        ),
+        *textwrap.wrap(_title(plan), 88, initial_indent="# ", subsequent_indent="# "),
         f"# Written by: {written_by}",
         *dialect.batch_header(plan.shape, batch),
         "# module load ...   # The modules that `make venv` used; above `set`, since"
@@ -266,17 +251,14 @@ def script(plan: JobPlan, data_dir: str, model_dir: str, written_by: str) -> str
 
 
 def _batch_settings(flags: JobFlags, name: str) -> BatchSettings:
-    """Returns what a scheduler is asked for, for a job of a name."""
     match = re.fullmatch(r"(\d{1,4}):([0-5]\d)", flags.time_limit)
     if not match or match[0].replace("0", "") == ":":
-        raise UserError(
-            "--time_limit must be hours and minutes, such as 04:00; got"
-            f" {flags.time_limit!r}."
-        )
+        got = f"such as 04:00; got {flags.time_limit!r}."
+        raise UserError(f"--time_limit must be hours and minutes, {got}")
     name = flags.run_name or name
     if not re.fullmatch(r"[\w.-]+", name):
         raise UserError(
-            "the name of a job must consist of letters, digits and any of _.-; got"
+            f"the name of a job must have letters, digits and any of _.- only; got"
             f" {name!r}. Give another one by --run_name."
         )
     return BatchSettings(
@@ -289,7 +271,6 @@ def _batch_settings(flags: JobFlags, name: str) -> BatchSettings:
 
 
 def _words(plan: JobPlan, run_dir: str) -> list[str]:
-    """Returns the words of the program as a shell reads them."""
     program = job_plan.PROGRAMS[plan.job]
     escaped = re.sub(r'([\\"$`}])', r"\\\1", run_dir)
     variables = {
@@ -304,7 +285,6 @@ def _words(plan: JobPlan, run_dir: str) -> list[str]:
 
 
 def _title(plan: JobPlan) -> str:
-    """Returns what a script does, in a few sentences."""
     chosen = plan.layout
     where = f"{plan.topology.num_nodes} node(s) with {chosen.cores_per_node} cores each"
     threads = (
@@ -319,7 +299,7 @@ def _title(plan: JobPlan) -> str:
             f"Evaluates a run on all validation images, by {chosen.num_ranks}"
             f" process(es) on {where}. {threads}."
         )
-    config, num_steps = run.config, _num_steps(run)
+    config, num_steps = run.config, run.config.last_step - run.first_step
     return (
         f"Trains the recipe {recipe.name} ({recipe.source}) on {where}."
         f" {config.global_batch_size // run.num_parts} examples per rank x"
@@ -341,7 +321,6 @@ def _once_per_node(plan: JobPlan) -> list[str]:
 
 
 def _unpacking(plan: JobPlan, archive: str) -> list[str]:
-    """Returns the lines that unpack programs and environment on the nodes' disks."""
     if not archive:
         return []
     return [
@@ -353,7 +332,6 @@ def _unpacking(plan: JobPlan, archive: str) -> list[str]:
 
 
 def _staging(plan: JobPlan, folder: str) -> list[str]:
-    """Returns the lines that copy the records to the disks of the nodes."""
     if not folder:
         return []
     what, parts = "the record files", 1

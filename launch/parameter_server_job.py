@@ -66,10 +66,7 @@ def main(argv: Sequence[str]) -> int:
     if job.num_workers is None:
         raise UserError("-n must be at least 1; got None.")
     if not words:
-        raise UserError(
-            "expected the command of a training after `--`, such as `-- python"
-            " resnet/resnet_main.py --sync_mode=async ...`; got none."
-        )
+        raise UserError("expected the command of a training after `--`; got none.")
     num_servers = _num_servers(words, job.num_servers)
     has_servers = _is_async(words)
     num_ranks = job.num_workers + has_servers * (1 + num_servers)
@@ -81,15 +78,11 @@ def main(argv: Sequence[str]) -> int:
     if parsed and (unreachable := parsed.find_unreachable_hosts()):
         raise UserError(
             f"all hosts must be reachable; {', '.join(unreachable)} can't be, as by"
-            f" `mpirun -hosts {unreachable[0]} -np 1 true`. Remove them from"
-            f" {job.hosts}, or repair them."
+            f" `mpirun -hosts {unreachable[0]} -np 1 true`."
         )
     if not has_servers:
-        print(
-            "The training is synchronous (--sync_mode=bsp), so it has no parameter"
-            f" servers: -s {num_servers} has no effect.",
-            file=sys.stderr,
-        )
+        note = f"The training has --sync_mode=bsp: -s {num_servers} has no effect."
+        print(note, file=sys.stderr)
     print_to_pipe(shlex.join(command))
     if job.dry_run:
         return 0
@@ -107,23 +100,15 @@ def _num_servers(words: Sequence[str], by_flag: int | None) -> int:
     if in_command is None:
         return by_flag or 1
     if by_flag is not None and str(by_flag) != in_command:
-        raise UserError(
-            f"-s and the training's --num_ps must agree; got {by_flag} and"
-            f" {in_command}. Leave one of them out."
-        )
+        raise UserError(f"-s and --num_ps must agree; got {by_flag} and {in_command}.")
     if not in_command.isdecimal() or int(in_command) < 1:
-        raise UserError(
-            f"--num_ps must be a whole number of at least 1; got {in_command!r}."
-        )
+        raise UserError(f"--num_ps must be a number of at least 1; got {in_command!r}.")
     return int(in_command)
 
 
 def _is_async(words: Sequence[str]) -> bool:
-    """Returns whether the command of a training asks for an asynchronous one."""
-    mode, recipe = (
-        mpirun_command.flag_value("sync_mode", words),
-        mpirun_command.flag_value("recipe", words),
-    )
+    mode = mpirun_command.flag_value("sync_mode", words)
+    recipe = mpirun_command.flag_value("recipe", words)
     if mode is None and recipe is not None:
         mode = recipe_file.get(recipe).sync_mode
     return mode == "async"

@@ -73,9 +73,8 @@ def main(argv: Sequence[str]) -> int:
     if node is not None and {folder.resolve() for folder in folders} != own:
         raise UserError(
             "--node needs a --data_dir that contains both the records and their index;"
-            f" those of {data_dir} are in {folders[0]} and {folders[1]}. Name the"
-            " folder of the records, and copy the files of the index there first if"
-            " they are elsewhere."
+            f" those of {data_dir} are in {folders[0]} and {folders[1]}. Copy the"
+            " index beside the records."
         )
     contents = record_set.manifest
     placement = place(contents, num_nodes)
@@ -88,19 +87,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def place(contents: Manifest, num_nodes: int) -> Placement:
-    """Returns the indices of the shards (record files) of each node, by split.
-
-    Each node has a contiguous range of shards, each shard is on one node, and the
-    numbers of shards differ by at most one.
-    """
+    """Returns the shards (record files) of each node, in even ranges, by split."""
     placement = {}
     for name, split in contents.splits.items():
         count = len(split.shards)
         if count < num_nodes:
             raise UserError(
                 f"split {name} has {count} record files, fewer than the {num_nodes}"
-                f" nodes. Convert it with --{name}_shards={num_nodes} or a multiple of"
-                " that."
+                f" nodes. Convert with --{name}_shards={num_nodes} or a multiple."
             )
         bounds = [node * count // num_nodes for node in range(num_nodes + 1)]
         placement[name] = [range(*pair) for pair in itertools.pairwise(bounds)]
@@ -119,8 +113,7 @@ def _check_balance(contents: Manifest, placement: Placement) -> None:
         raise UserError(
             "--shard_by=file needs about as many training examples on each node; the"
             f" {len(split.shards)} record files give the {len(of_nodes)} nodes from"
-            f" {min(of_nodes)} to {max(of_nodes)}. Convert with a --train_shards that"
-            " is a multiple of the number of nodes."
+            f" {min(of_nodes)} to {max(of_nodes)}. Use a multiple as --train_shards."
         )
 
 

@@ -97,9 +97,8 @@ class NodeFlags:
         words = [f"--{name}" for name in of_stated if name in given]
         if words and not self.sockets:
             raise UserError(
-                "--probe and --topology already describe the nodes; got"
-                f" {', '.join(words)} as well, which only --sockets needs. Leave it"
-                " out."
+                f"{sources[0]} already describes the nodes; got {', '.join(words)} as"
+                " well. Leave it out."
             )
 
     def host_names(self) -> list[str]:
@@ -135,8 +134,8 @@ class NodeFlags:
             requests = StopRequests()
             requests.catch()
             reports, failures = hosts.reports(names, DIALECTS[launcher], "", requests)
-            for sentence in failures.values():
-                raise UserError(sentence)
+            if failures:
+                raise UserError(next(iter(failures.values())))
             probed = [(host, report.topology) for host, report in reports.items()]
             return topology.of_hosts(probed)
         node = topology.probe() if self.probe else topology.read(self.topology)
@@ -210,8 +209,7 @@ def check_and_run(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> int:
             if folder:
                 raise UserError(
                     "--run starts the job without copying anything to the nodes; got"
-                    f" --{name}={folder}. Run what --print=script prints, or leave"
-                    f" --{name} out."
+                    f" --{name}={folder}. Run what --print=script prints."
                 )
     requests = StopRequests()
     requests.catch()
@@ -282,9 +280,8 @@ def request(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> Request:
 
 def passed_on(line: CommandLine, job: JobFlags) -> dict[str, str]:
     """Returns the words of the given flags that the training gets too."""
-    kinds = (NodeFlags, JobFlags)
-    of_planner = {field.name for kind in kinds for field in dataclasses.fields(kind)}
-    without = of_planner | _PLANNED
+    of_planner = (*dataclasses.fields(NodeFlags), *dataclasses.fields(JobFlags))
+    without = {field.name for field in of_planner} | _PLANNED
     if job.job == "eval":
         without |= _OF_EVALUATION
     words = {name: word for name, word in line.given.items() if name not in without}

@@ -102,9 +102,7 @@ def supervise(
         failed_at.append(place)
         report(model_dir, f"the training has failed at {place} (exit code {code})")
         if failed_at[-2:-1] == failed_at[-1:]:
-            report(
-                model_dir, "it has failed at the same place twice, and is not restarted"
-            )
+            report(model_dir, "it has failed there twice, and is not restarted")
             return code
         if len(failed_at) > limits.max_restarts:
             report(model_dir, f"the limit of {limits.max_restarts} restarts is reached")
@@ -115,19 +113,15 @@ def supervise(
         if requests.seen:
             report(
                 model_dir,
-                "stopped before the next restart. Rerun the same command to resume"
-                f" from the last checkpoint (exit code {REQUEUE_EXIT_CODE})",
+                "stopped before the next restart. The same command resumes from the"
+                f" last checkpoint (exit code {REQUEUE_EXIT_CODE})",
             )
             return REQUEUE_EXIT_CODE
         report(model_dir, f"restart {len(failed_at)} of {limits.max_restarts}")
 
 
 def is_done(model_dir: pathlib.Path) -> bool:
-    """Returns whether the run has saved its last step.
-
-    The exit code of the launcher is not enough: a rank that exits with 0 before the end
-    takes the other ranks with it.
-    """
+    """Returns whether the run has saved its last step; ranks may end with 0 before."""
     config, steps = settings_of(model_dir), step_dirs.saved_steps(model_dir)
     if config is None or not steps:
         return False
@@ -174,8 +168,7 @@ def on_reachable_hosts(words: Sequence[str], model_dir: pathlib.Path) -> Sequenc
         except UserError as error:
             raise UserError(
                 f"the {remaining.num_ranks} ranks that are left can't share the global"
-                f" batch, so the training is not restarted: {error} It resumes from its"
-                " last checkpoint."
+                f" batch, so the training is not restarted: {error}"
             ) from error
     return remaining.words
 
@@ -185,14 +178,13 @@ def model_dir_of(words: Sequence[str], before: str) -> str:
     named = mpirun_command.flag_value("model_dir", words) or before
     if not words or not named:
         raise UserError(
-            "expected a command with --model_dir after `--`, such as `-- mpirun -np 2"
-            " python resnet/resnet_main.py --model_dir=MODEL ...`, or --model_dir=MODEL"
+            "expected a command with --model_dir after `--`, or --model_dir=MODEL"
             f" before it; got {' '.join(words) or 'none'!r}."
         )
     if before not in ("", named):
         raise UserError(
             f"--model_dir={before} before `--` and --model_dir={named} after it name"
-            " two folders. Leave the first one out."
+            " two folders."
         )
     return named
 

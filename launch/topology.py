@@ -1,8 +1,4 @@
-"""The processors, memory and network of the nodes of a cluster, as one value.
-
-They are stated on the command line, probed in a machine's /proc and /sys, or read from
-a file that a probe has written.
-"""
+"""The processors, memory and network of the nodes: stated, probed or read of a file."""
 
 from __future__ import annotations
 
@@ -202,8 +198,7 @@ def cpu_list(cpus: Sequence[int]) -> str:
 def probe(root: Path = Path("/")) -> Topology:
     """Returns the topology of one machine, with the cores that this process may use.
 
-    Args:
-        root: The folder that stands for `/`: that of this machine, or another's copy.
+    The folder `root` stands for `/`: that of this machine, or another's copy.
     """
     status = _read(root / "proc/self/status")
     match = re.search(r"^Cpus_allowed_list:\s*(\S+)$", status, re.M)
@@ -255,8 +250,7 @@ def _cpuset(root: Path) -> list[int]:
 def _cgroups(root: Path, controller: str) -> Iterator[Path]:
     """Yields the folders of this process's cgroup and of those around it.
 
-    Version 2 has one tree of all controllers, version 1 one for each. In a container
-    the path of a cgroup may be that outside, which isn't there.
+    Version 2 has one tree of all controllers. A container may name paths outside it.
     """
     mount = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
@@ -309,10 +303,7 @@ def _cores(root: Path, cpus: Sequence[int]) -> list[Core]:
 
 
 def _efficiency_cpus(root: Path) -> set[int]:
-    """Returns the logical processors of slower cores beside faster ones.
-
-    Intel's hybrid processors list them as a device; on Arm their capacity is smaller.
-    """
+    """Returns the slower processors: Intel's device, or of less capacity on Arm."""
     if atom := parse_cpu_list(_read(root / "sys/devices/cpu_atom/cpus")):
         return set(atom)
     capacities = {

@@ -55,12 +55,8 @@ def has_bf16(features: frozenset[str]) -> bool:
 def amx_is_hidden(features: frozenset[str], cpuid: Cpuid | None = None) -> bool:
     """Returns whether the CPU, of some `flags`, reports AMX but hides its tiles.
 
-    If the CPUID instruction can't be run, AMX counts as hidden: this disables AMX,
-    which float32 doesn't use.
-
-    Args:
-        cpuid: A function from leaf and subleaf to the registers (eax, ebx, ecx, edx);
-            None for the CPUID instruction of this processor.
+    If the instruction CPUID can't be run, AMX counts as hidden, which disables it. In
+    place of it, `cpuid` returns registers (eax, ebx, ecx, edx) of a leaf and subleaf.
     """
     if "amx_tile" not in features:
         return False
@@ -72,11 +68,7 @@ def amx_is_hidden(features: frozenset[str], cpuid: Cpuid | None = None) -> bool:
 
 
 def _run_cpuid(leaf: int, subleaf: int) -> tuple[int, int, int, int]:
-    """Returns the registers eax, ebx, ecx and edx after the CPUID instruction.
-
-    It is an OSError if the processor isn't an x86-64 one, or the system forbids memory
-    that is both writable and executable.
-    """
+    """Returns eax, ebx, ecx and edx after CPUID; OSError if it can't be run."""
     if platform.machine() != "x86_64":
         raise OSError(f"CPUID needs an x86-64 processor, not {platform.machine()}")
     with mmap.mmap(
@@ -90,5 +82,4 @@ def _run_cpuid(leaf: int, subleaf: int) -> tuple[int, int, int, int]:
         registers = (ctypes.c_uint32 * 4)()
         function(leaf, subleaf, ctypes.addressof(registers))
         del anchor, function  # They keep the page from being closed.
-    eax, ebx, ecx, edx = registers
-    return eax, ebx, ecx, edx
+    return registers[0], registers[1], registers[2], registers[3]

@@ -10,9 +10,6 @@ def boot_id(root: Path = Path("/")) -> str:
     """Returns what two hosts share only if they are one machine.
 
     It is Linux's random number of this boot or, if that can't be read, the host's name.
-
-    Args:
-        root: The folder that stands for `/`.
     """
     try:
         return (root / "proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,9 +1,7 @@
 """What the launchers of ranks are to a rank and a supervisor: one row each.
 
-How a launcher or scheduler is told to start ranks is in the rows of
-`launch/dialects.py`, which isn't installed with the package, whose ranks need these
-rows. A scheduler whose ranks a launcher of this table starts, such as LSF with Hydra,
-is a row there only. This file is read before TensorFlow is.
+How a launcher or scheduler is told to start ranks is in `launch/dialects.py`, which
+isn't installed with the package. This file is read before TensorFlow is.
 """
 
 import re
@@ -16,10 +14,7 @@ Place = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class HostOptions:
-    """The options of a command by which a supervisor leaves out lost hosts.
-
-    Of several names of an option, a changed command has the first.
-    """
+    """Names of options, by which a supervisor leaves out hosts; it uses the first."""
 
     ranks: tuple[str, ...]
     ranks_per_host: tuple[str, ...]

@@ -1,8 +1,4 @@
-"""The physical cores of a node, and those of each of its ranks.
-
-This file uses the standard library only, as it is also imported where the packages of
-this project are not installed (`eval/lab`).
-"""
+"""The physical cores of a node and of each of its ranks. Standard library only."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -29,12 +25,8 @@ def place(cpu: int, topology: Path = _CPUS) -> tuple[int, int, int]:
 def group_by_core(cpus: Iterable[int], topology: Path = _CPUS) -> list[tuple[int, ...]]:
     """Returns the logical processors of each core, ordered by socket and NUMA node.
 
-    With sub-NUMA clusters, Linux numbers the cores of a socket across its clusters. On
-    some machines the number of a core repeats within a socket, as in each of its dies.
-
-    Args:
-        cpus: The logical processors that the process may use.
-        topology: The folder in which Linux describes them.
+    Linux numbers the cores of a socket across its sub-NUMA clusters. On some machines
+    the number of a core repeats within a socket, as in each of its dies.
     """
     cores: dict[tuple[tuple[int, int, int], str], list[int]] = {}
     for cpu in sorted(cpus):
@@ -59,11 +51,8 @@ def of_rank(
     """Returns the physical cores that a rank uses.
 
     Ranks of a node that may use the same cores divide them into contiguous blocks; with
-    more ranks than cores, ranks share a core.
-
-    Args:
-        cores_seen: The cores that each rank of the node may use, as `group_by_core`
-            returns them, by local rank: all, or those that it has been bound to.
+    more ranks than cores, ranks share a core. `cores_seen` has the cores that each rank
+    of the node may use, as `group_by_core` returns them, by local rank.
     """
     own = list(cores_seen[local_rank])
     sharers = [rank for rank, seen in enumerate(cores_seen) if list(seen) == own]

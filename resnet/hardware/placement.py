@@ -44,19 +44,14 @@ class Threads:
 
 
 def find_process_info(environ: Mapping[str, str]) -> ProcessInfo:
-    """Returns the position that the launcher's variables give, or that of a lone rank.
-
-    Raises:
-        UserError: If the launcher's variables don't give the rank on the node.
-    """
+    """Returns the position in the launcher's variables, or that of a lone rank."""
     for launcher in LAUNCHERS.values():
         if place := launcher.place(environ):
             return ProcessInfo(*place)
     if unknown := [name for name in UNKNOWN_LAUNCHERS if name in environ]:
         raise UserError(
-            f"{unknown[0]} is set, so a launcher started this process, but this"
-            " launcher does not pass the rank on the node. Start with the mpirun of"
-            " MPICH, Intel MPI or Open MPI, or with Slurm's srun."
+            f"{unknown[0]} is set by a launcher that does not pass the rank on the"
+            " node. Use mpirun of MPICH, Intel MPI or Open MPI, or srun."
         )
     return ProcessInfo()
 
@@ -87,12 +82,8 @@ def environment(
     """Returns the environment variables to set before TensorFlow is imported.
 
     Variables that the user has set in `environ` keep their values, except the numbers
-    of TensorFlow's threads, which have flags.
-
-    Args:
-        kmp_blocktime: The time that an OpenMP thread spins before it sleeps, in ms.
-        amx_is_hidden: As `cpu_features.amx_is_hidden` returns it.
-        num_local_ranks: The number of ranks on the node, as MPI counts them.
+    of TensorFlow's threads, which have flags. OpenMP threads spin for `kmp_blocktime`
+    ms before they sleep.
     """
     defaults = {
         "OMP_NUM_THREADS": str(threads.num_intra_threads),
@@ -123,8 +114,5 @@ def apply(threads: Threads, variables: Mapping[str, str]) -> None:
 
 
 def openmp_is_loaded(maps: Path = Path("/proc/self/maps")) -> bool:
-    """Returns whether TensorFlow uses OpenMP, so that KMP_* and OMP_* have an effect.
-
-    Stock TensorFlow runs oneDNN on its own threads; Intel's builds contain libiomp5.
-    """
+    """Returns whether TensorFlow is Intel's with OpenMP, which KMP_* and OMP_* tune."""
     return maps.exists() and "libiomp5" in maps.read_text()

@@ -69,7 +69,6 @@ def _finish(figure: "Figure", title: str, with_grid: "Sequence[Axes]") -> "Figur
 def _draw_curve(
     axes: "Axes", derived: Derived, name: str, steps: range, color: str
 ) -> None:
-    """Draws one of `Derived.curves` over the epochs of some steps of a run."""
     curve, epoch = derived.curves[name], derived.config.epoch
     drawn = steps[:: max(1, len(steps) // _MOST_POINTS)]
     axes.plot(list(map(epoch, drawn)), list(map(curve, drawn)), color=color)
@@ -90,15 +89,10 @@ def schedule(derived: Derived) -> "Figure":
         for phase in derived.phases[1:]:
             begin = config.epoch(phase.first_step)
             axes.axvline(begin, color=_LIGHT_GREY, linewidth=0.8, zorder=0)
+    look: Any = {"transform": all_axes[0].get_xaxis_transform(), "va": "top"}
     for phase in derived.phases if len(config.phases) > 1 else ():
-        all_axes[0].text(
-            config.epoch(phase.first_step),
-            1.0,
-            f" {phase.settings.name}",
-            transform=all_axes[0].get_xaxis_transform(),
-            va="top",
-            fontsize=8,
-        )
+        begin, name = config.epoch(phase.first_step), f" {phase.settings.name}"
+        all_axes[0].text(begin, 1.0, name, fontsize=8, **look)
     last = all_axes[-1]
     last.set_xlabel(f"epoch of {config.num_train_examples:,} images")
     conversions: Any = (lambda epoch: epoch * config.steps_per_epoch, config.epoch)
@@ -110,11 +104,10 @@ def schedule(derived: Derived) -> "Figure":
 
 
 def robust_limits(values: Iterable[float]) -> tuple[float, float]:
-    """Returns the lower and upper limit of an axis, without regard to outliers.
+    """Returns the limits of an axis, with a margin of 4 %, of values without outliers.
 
-    They are the least finite value and the greatest one that isn't an outlier, with a
-    margin of 4 %. An outlier exceeds the 95th percentile by more than
-    `_OUTLIER_DISTANCE` times the range from the 5th to the 95th percentile.
+    These exceed the 95th percentile by more than `_OUTLIER_DISTANCE` times the range
+    from the 5th to it.
     """
     finite = np.array([value for value in values if math.isfinite(value)])
     if not len(finite):
@@ -218,17 +211,9 @@ def _draw_accuracy(axes: "Axes", runs: Sequence[LoggedRun]) -> None:
 
 
 def _common_settings(runs: Sequence[LoggedRun]) -> str:
-    """Returns the settings that the runs have in common."""
-    settings = [
-        (
-            f"{run.config.model} at {run.config.image_size} px",
-            f"recipe {run.config.recipe}",
-            f"batch {run.config.global_batch_size:,}",
-            f"{run.config.train_steps:,} steps",
-        )
-        for run in runs
-    ]
-    columns = zip(*settings, strict=True)
+    form = "{0.model} at {0.image_size} px|recipe {0.recipe}"
+    form += "|batch {0.global_batch_size:,}|{0.train_steps:,} steps"
+    columns = zip(*(form.format(run.config).split("|") for run in runs), strict=True)
     return ", ".join(values[0] for values in columns if len(set(values)) == 1)
 
 
@@ -250,18 +235,14 @@ def estimate(
 ) -> "Figure":
     """Returns a figure of the hours of a training, and of the parts of a step.
 
-    Args:
-        hours: The predicted hours by the number of nodes, which rises.
-        knee: The number of nodes at the knee; not marked if it is the last.
-        hours_limit: The time that is asked for; 0 for none.
-        parts: The fractions of a step by `STEP_PARTS`, by the number of nodes.
+    Hours and fractions of a step by `STEP_PARTS` are by the number of nodes, which
+    rises. A knee at the last one isn't marked, nor a limit of 0.
     """
     figure, (left, right) = _panels((10, 4.5), 1, 2)
     nodes = list(hours)
     left.loglog(nodes, list(hours.values()), color=_BLUE, label="predicted")
     perfect = [hours[nodes[0]] * nodes[0] / number for number in nodes]
-    dashed: Any = {"color": _LIGHT_GREY, "linewidth": 0.9, "linestyle": "--"}
-    left.loglog(nodes, perfect, label="efficiency of 100 %", **dashed)
+    left.loglog(nodes, perfect, "--", color=_LIGHT_GREY, label="efficiency of 100 %")
     if knee != nodes[-1]:
         label = f"knee: {knee:,} nodes"
         left.plot([knee], [hours[knee]], "o", color=_RED, label=label)
@@ -301,14 +282,13 @@ class StudyRow:
 # design"; its yellow is too light for small markers, wine takes its place.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255")
 _LABEL_WIDTH = 26  # Characters of a line of the legend.
-_BLACK = "#000000"
-_BYTES_LABEL = "coded gradients of a rank, bytes per step"
 _FORM: Any = {"markeredgewidth": 1.6, "markersize": 7, "linestyle": "none"}
 # The second ones are used where colors repeat.
 _MARKERS = (
-    {"none": "D", "layerwise": "o", "entiremodel": "s"},
-    {"none": "D", "layerwise": "^", "entiremodel": "v"},
+    {"layerwise": "o", "entiremodel": "s"},
+    {"layerwise": "^", "entiremodel": "v"},
 )
+_DENSE: Any = ("#000000", {"none": "D"})
 
 
 def study(rows: Sequence[StudyRow], title: str) -> "Figure":
@@ -318,16 +298,16 @@ def study(rows: Sequence[StudyRow], title: str) -> "Figure":
     """
     figure, (over_bytes, over_time) = _panels((12, 5.2), 1, 2, sharey=True)
     methods = list(dict.fromkeys(row.method for row in rows if row.method))
-    for axes, name, what, label in (
-        (over_bytes, "message_bytes", "bytes", _BYTES_LABEL),
-        (over_time, "minutes", "time", "training time, minutes"),
+    for axes, name, label in (
+        (over_bytes, "message_bytes", "coded gradients of a rank, bytes per step"),
+        (over_time, "minutes", "training time, minutes"),
     ):
         axes.set_xscale("log")
         for row in rows:
             _draw_row(axes, row, getattr(row, name), methods)
         _label_few_decades(axes)
         axes.set_xlabel(label)
-        axes.set_title(f"Top-1 over {what}, %", loc="left")
+    over_bytes.set_title("Top-1, %", loc="left")
     over_bytes.xaxis.set_major_formatter(
         lambda value, _: size(value, "g", ("B", "kB", "MB", "GB"))
     )
@@ -358,9 +338,8 @@ def _draw_row(
 
 
 def _style(method: str, methods: Sequence[str]) -> tuple[str, Mapping[str, str]]:
-    """Returns the color of a method, and the markers of its ways."""
     if not method:
-        return _BLACK, _MARKERS[0]
+        return _DENSE
     repetition, number = divmod(methods.index(method), len(_COLORS))
     return _COLORS[number], _MARKERS[repetition % 2]
 
@@ -384,24 +363,20 @@ def _draw_legend(axes: "Axes", methods: Sequence[str]) -> None:
     from matplotlib.legend_handler import HandlerTuple
     from matplotlib.lines import Line2D
 
-    def example(color: str, marker: str, face: str) -> Line2D:
-        look: Any = {"marker": marker, "color": color, "markerfacecolor": face}
-        return Line2D([], [], **look, **_FORM)
+    def examples(color: str, face: str, *markers: str) -> tuple[Line2D, ...]:
+        look: Any = {"color": color, "markerfacecolor": face, **_FORM}
+        return tuple(Line2D([], [], marker=marker, **look) for marker in markers)
 
-    dense = example(_BLACK, _MARKERS[0]["none"], "white")
-    entries: dict[str, tuple[Line2D, ...]] = {"dense": (dense,)}
+    entries = {"dense": examples("#000000", "white", "D")}
     for method in methods:
         color, markers = _style(method, methods)
         label = textwrap.fill(method, _LABEL_WIDTH)
-        entries[label] = (example(color, markers["layerwise"], color),)
+        entries[label] = examples(color, color, markers["layerwise"])
     in_use = _MARKERS[: 1 + (len(methods) > len(_COLORS))]
-    for label, way in (
-        ("layer by layer", "layerwise"),
-        ("entire model", "entiremodel"),
-    ):
-        entries[label] = tuple(example(_GREY, of[way], "white") for of in in_use)
-    filled = example(_GREY, _MARKERS[0]["layerwise"], _GREY)
-    entries["filled: error feedback"] = (filled,)
+    ways = {"layer by layer": "layerwise", "entire model": "entiremodel"}
+    for label, way in ways.items():
+        entries[label] = examples(_GREY, "white", *(of[way] for of in in_use))
+    entries["filled: error feedback"] = examples(_GREY, _GREY, "o")
     place: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
     handlers = {tuple: HandlerTuple(ndivide=None)}
     labels = list(entries)

@@ -43,21 +43,19 @@ class Progress:
         config = self._config
         elapsed = time.monotonic() - self._marked_at
         steps = self._step - self._marked_step
-        images = steps * config.global_batch_size
-        images_per_second = images / elapsed if steps and elapsed else 0.0
+        speed = steps * config.global_batch_size / elapsed if steps and elapsed else 0.0
         self._mark()
         fields = {
             "step": f"step {step}/{config.train_steps}",
             "epoch": f"epoch {config.epoch(step):.2f}",
         }
-        shown = {**numbers, "images_per_second": images_per_second}
+        shown = {**numbers, "images_per_second": speed}
         for name, series in SERIES.items():
             if series.progress and name in shown:
                 fields[name] = series.progress.format(shown[name])
-        if images_per_second:
+        if speed:
             left = (config.train_steps - step) * config.global_batch_size
-            seconds = left / images_per_second
-            fields["time"] = f"{clock(seconds)} left"
+            fields["time"] = f"{clock(left / speed)} left"
         if self._terminal is None:
             self._write("  ".join(fields.values()) + "\n")
         else:
@@ -66,7 +64,7 @@ class Progress:
             line = fit(fields, step / config.train_steps, width)
             self._write(f"\r{line:<{width}}")
             self._has_bar_on_screen = True
-        return images_per_second
+        return speed
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -98,10 +96,9 @@ class Progress:
 
 
 def fit(fields: Mapping[str, str], done: float, width: int) -> str:
-    """Returns a line with a progress bar, at most `width` characters long.
+    """Returns a line with a bar that is `done` to a fraction, at most `width` long.
 
-    If the line is too long, the learning rate is left out, then the epoch, then the
-    bar, of which the fraction `done` is filled; after that the line is cut.
+    If it is too long, learning rate, epoch and bar are left out; then it is cut.
     """
     shown = dict(fields)
     for name in ("learning_rate", "epoch"):
@@ -132,8 +129,7 @@ def columns(terminal: Path) -> int:
 def find_terminal(proc: Path = Path("/proc")) -> Path | None:
     """Returns the terminal that shows standard error, or None if no terminal does.
 
-    Under mpirun it is a pipe that mpirun copies to its own standard error. So that of
-    parent processes is examined too, as long as these are launchers.
+    It may be a pipe that launchers above this process copy to their standard error.
     """
     if sys.stderr.isatty():
         return Path("/dev/stderr")

@@ -2,10 +2,8 @@
 
 `FOLDER/from-step-00000000-rank-00001-of-00002.jsonl` has a line for each step, from 0:
 `{"step": 0, "examples": [...], "replaced": [...]}`. `examples` are indices in the order
-of the manifest, shard by shard; `replaced` those that were read in place of a corrupt
-record. A run that resumes writes new files, named by the first step, and removes those
-of its steps. The examples of a step are in the files with the latest first step that
-isn't after it.
+of the manifest; `replaced` those that were read in place of a corrupt record. A run
+that resumes writes new files, named by the first step, and removes those of its steps.
 """
 
 import contextlib
@@ -36,7 +34,7 @@ def prepare(folder: str, start_step: int, is_first_start: bool) -> None:
         if is_first_start and any(path.stat().st_size for path in first_steps):
             raise UserError(
                 "--record_log must be a folder without the log of another run;"
-                f" {folder} has one. Name another, or remove its files."
+                f" {folder} has one."
             )
         for path, first_step in first_steps.items():
             if first_step >= start_step:
@@ -49,8 +47,7 @@ def _writing_to(folder: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            "--record_log must be a folder that can be written to;"
-            f" {folder}: {error.strerror}. Name another."
+            f"--record_log can't be written to; {folder}: {error.strerror}."
         ) from error
 
 

@@ -25,8 +25,6 @@ from resnet.metrics.step_costs import StepCosts
 from resnet.optim.train_state import TrainState
 from resnet.watchdog import history
 
-_EMA = "eval_ema"
-
 
 class RunLog:
     """Metrics, progress lines, costs of steps and record log of a run."""
@@ -77,7 +75,6 @@ class RunLog:
         self._note("start", **facts, cpu=cpu, cores=cores, process_start=process_start)
 
     def _note(self, event: str, **facts: Any) -> None:
-        """Adds an event to the history of the run, on rank 0."""
         if self._communicator.rank == 0:
             folder = Path(self._config.model_dir)
             history.append(folder, event, step=self._state.step, **facts)
@@ -99,10 +96,7 @@ class RunLog:
         )
 
     def examples_read(self, step: int, examples: np.ndarray, mask: np.ndarray) -> None:
-        """Logs the examples that this rank has read of a batch, `[local_batch]` int64.
-
-        The mask is False where an example replaces a corrupt one.
-        """
+        """Logs the examples of a batch, int64 `[local_batch]`; intact ones by mask."""
         self._records.write(step, examples, mask)
         self._num_skipped += int(np.count_nonzero(~mask))
 
@@ -151,7 +145,7 @@ class RunLog:
     ) -> None:
         """Logs and shows the result of an evaluation, "eval" or "eval_ema"."""
         self._write(kind, {**numbers, "seconds": seconds})
-        weights = ", EMA weights" if kind == _EMA else ""
+        weights = ", EMA weights" if kind == "eval_ema" else ""
         self.progress.say(f"step {self._state.step}{weights}: {text}")
 
     def _write(self, kind: str, numbers: Mapping[str, Any]) -> None:

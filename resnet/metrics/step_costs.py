@@ -13,16 +13,14 @@ from resnet.exchange.account import ExchangeAccount
 from resnet.metrics.table import RANK_SPEEDS, SERIES
 
 WARNING_FRACTION = 0.05  # Handing over a batch that is ready takes up to 1 %.
-_SPEED_DIGITS = 4
 
 
 class StepCosts:
     """Sums up what the steps between two log lines cost.
 
     Batches are prefetched, so the first batch of a run arrives late and the first one
-    after a pause at once: the time of these steps is not counted. Core time that
-    decoding takes while a step runs isn't counted as waiting either. With gradient
-    accumulation, the waits for all micro-batches of a step are added up.
+    after a pause at once: the time of these steps is not counted. The waits for all
+    micro-batches of a step are added up.
     """
 
     def __init__(
@@ -61,9 +59,8 @@ class StepCosts:
         """Counts a step, from the request of its first micro-batch."""
         if self._logs_dense and account.num_dense:
             self._logs_dense = False
-            text = "%d vector(s) of compressed gradients are sent dense in this step,"
-            text += " since their coded message would be longer (logged once)."
-            logging.info(text, account.num_dense)
+            text = "%d vector(s) of compressed gradients are sent dense: their code is"
+            logging.info(f"{text} longer (logged once).", account.num_dense)
         self._accounts.append(account)
         if not self._is_first and self._step_began_at is not None:
             self._num_timed += 1
@@ -76,10 +73,9 @@ class StepCosts:
     def report(self) -> dict[str, Any]:
         """Returns the metrics since the last report, by their names; on each rank.
 
-        The largest fraction of waiting for input is reported, since the other ranks
-        wait for the slowest one inside the step. As all ranks end a step together, the
-        speed of each, in images per second, leaves out the time in which it waits; it
-        is 0 without a timed step, and on one rank left out: that of the training.
+        The fraction of waiting for input is the largest, for which the others wait
+        inside the step. The speed of each of several ranks, in images per second,
+        leaves out the time in which it waits; it is 0 without a timed step.
         """
         computed = self._seconds - self._waited - self._exposed
         speed = self._num_timed * self._local_batch_size / computed if computed else 0.0
@@ -97,7 +93,7 @@ class StepCosts:
                 mean = math.fsum(values) / len(values)
                 numbers[name] = round(mean) if exchange.is_whole else mean
         if len(speeds) > 1:
-            rounded = [float(f"{of_rank:.{_SPEED_DIGITS}g}") for of_rank in speeds]
+            rounded = [float(f"{of_rank:.4g}") for of_rank in speeds]
             numbers[RANK_SPEEDS] = rounded
         self._reset()
         return numbers
@@ -109,9 +105,8 @@ class StepCosts:
             self._warned_fraction = largest
             logging.warning(
                 "training waited for its input for %.0f %% of the time since the last"
-                " line (rank %d, the slowest). To speed the input up, use more decoding"
-                " threads (--num_parallel_calls), more cores per rank, a faster disk"
-                " for the records or, for a small data set, --decoded_cache_mb.",
+                " line (rank %d, the slowest). More cores, --num_parallel_calls, a"
+                " faster disk or --decoded_cache_mb speed it up.",
                 100 * largest,
                 waits.index(largest),
             )

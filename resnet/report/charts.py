@@ -16,7 +16,6 @@ from resnet.metrics.figure import robust_limits
 from resnet.report.curves import Chart, Curve, evenly, smoothed, thinned
 from resnet.report.words import number
 
-_PACKAGE = "vl-convert-python"
 _NUM_COLORS = 8  # --color-0 to --color-7 of the style sheet.
 _NUM_DASHES = 4  # Of page.js.
 _MAX_POINTS = 400  # About the pixels of a chart on half a screen.
@@ -52,7 +51,7 @@ class Mark(NamedTuple):
 
     epoch: float
     text: str
-    is_fault: bool = False
+    color: str
 
 
 def color(number: int) -> str:
@@ -63,15 +62,12 @@ def color(number: int) -> str:
 def script_text() -> str | None:
     """Returns the script that defines `vegaEmbed`, cached; None without its package."""
     try:
-        version = importlib.metadata.version(_PACKAGE)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    path = manifest.cache() / "charts" / f"vega-{version}.js"
-    with contextlib.suppress(OSError):
-        return path.read_text(encoding="utf-8")
-    try:
+        version = importlib.metadata.version("vl-convert-python")
+        path = manifest.cache() / "charts" / f"vega-{version}.js"
+        with contextlib.suppress(OSError):
+            return path.read_text(encoding="utf-8")
         text = _bundle()
-    except ImportError:  # Built for another platform, or incomplete.
+    except ImportError:  # Not installed, or built for another platform.
         return None
     with contextlib.suppress(OSError):  # The cache can't be written to.
         os.makedirs(path.parent, exist_ok=True)
@@ -92,17 +88,12 @@ def of_curves(chart: Chart, marks: Sequence[Mark], last_epoch: float) -> Figure:
     """Returns the figure of a chart of curves, over epochs up to the last."""
     metric, curves = chart.metric, chart.curves
     about = metric.about
-    window = max(curve.window for curve in curves)
-    if window > 1:
-        about += (
-            " The pale line has the logged values, the other one means of"
-            f" {window} of them."
-        )
+    if (window := max(curve.window for curve in curves)) > 1:
+        about += f" Over the pale line of all values are means of {window} of them."
     all_finite = np.concatenate([curve.finite for curve in curves])
-    if metric.has_outliers:
-        num_beyond = np.count_nonzero(all_finite > robust_limits(all_finite)[1])
-        if num_beyond:
-            about += f" {num_beyond:,} value(s) are beyond the axis."
+    num_beyond = np.count_nonzero(all_finite > robust_limits(all_finite)[1])
+    if metric.has_outliers and num_beyond:
+        about += f" {num_beyond:,} value(s) are beyond the axis."
     if count := sum(len(curve.values) for curve in curves) - len(all_finite):
         about += f" {count:,} value(s) are not finite and not drawn."
     title = f"{metric.title}, %" if metric.unit == "%" else metric.title
@@ -118,13 +109,11 @@ def of_curves(chart: Chart, marks: Sequence[Mark], last_epoch: float) -> Figure:
 
 
 def _describe(curve: Curve) -> str:
-    finite = curve.finite
-    if not len(finite):
+    if not len(curve.finite):
         return f"{curve.label}: no finite value."
-    first, last, low, high = map(
-        number, map(float, (finite[0], finite[-1], finite.min(), finite.max()))
-    )
-    return f"{curve.label}: from {first} to {last}, between {low} and {high}."
+    values = curve.finite.tolist()
+    ends = f"from {number(values[0])} to {number(values[-1])}"
+    return f"{curve.label}: {ends}, {number(min(values))} to {number(max(values))}."
 
 
 def values_table(title: str, curves: Sequence[Curve]) -> Table:
@@ -157,18 +146,13 @@ def _points(chart: Chart, marks: Sequence[Mark], last_epoch: float) -> Json:
         "scale": _value_scale(chart),
         "columns": [column for curve in chart.curves for column in _columns(curve)],
         "marks": [
-            {
-                "epoch": short(mark.epoch),
-                "text": mark.text,
-                "color": "var(--fault)" if mark.is_fault else "var(--mark)",
-            }
+            {"epoch": short(mark.epoch), "text": mark.text, "color": mark.color}
             for mark in marks
         ],
     }
 
 
 def _value_scale(chart: Chart) -> Json:
-    """Returns the scale of the vertical axis."""
     metric = chart.metric
     values = np.concatenate([curve.finite for curve in chart.curves])
     if metric.has_outliers:

@@ -136,10 +136,7 @@ def epoch_of(line: Line) -> float:
 
 
 def smoothed(values: Floats, window: int) -> Floats:
-    """Returns centered moving means of `window` values, odd, `[n]`; fewer at the ends.
-
-    Values that aren't finite are left out of the means. A mean of none is NaN.
-    """
+    """Returns centered means of `window` finite values, odd; NaN of none; `[n]`."""
     is_finite = np.isfinite(values)
     half = window // 2
 
@@ -155,10 +152,7 @@ def smoothed(values: Floats, window: int) -> Floats:
 
 
 def thinned(values: Floats, limit: int) -> list[int]:
-    """Returns the indices of at most `limit` values that keep the shape of a line.
-
-    They are the least and the greatest value of each of `limit` / 2 equal stretches.
-    """
+    """Returns the indices of the extremes of `limit` / 2 equal stretches of values."""
     if len(values) <= limit:
         return list(range(len(values)))
     edges = np.linspace(0, len(values), limit // 2 + 1).astype(np.int64)

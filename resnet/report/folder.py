@@ -34,16 +34,14 @@ class RunFolder:
 
     path: Path
     name: str  # What the page calls the run.
-    # Of `config.json`, if read.
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # Of `config.json`.
     config: Config | None = None  # The same, parsed; None if it isn't valid.
     lines: Sequence[Line] = ()  # The lines of `metrics.jsonl`.
     checkpoints: Sequence[SavedStep] = ()  # The checkpoints, the oldest first.
     events: Sequence[Mapping[str, Any]] = ()  # Of `history.jsonl`, the oldest first.
     failure: Mapping[str, Any] | None = None  # The contents of `failure.json`.
     diverged: Sequence[Mapping[str, Any]] = ()  # Of `diverged-step-*.json`.
-    # The last ones of the newest step are last.
-    predictions: Sequence[Predictions] = ()
+    predictions: Sequence[Predictions] = ()  # By step, then by time.
     study: Mapping[str, Any] | None = None  # The contents of `study.json`.
     notes: Sequence[str] = ()  # Sentences on what is missing or can't be read.
 
@@ -76,10 +74,7 @@ def read_all(paths: Sequence[Path]) -> list[RunFolder]:
     """Returns the runs in folders, with names that tell them apart."""
     for path in paths:
         if not path.is_dir():
-            raise UserError(
-                f"expected the folder of a run; {path} is none. Name the --model_dir of"
-                " a training."
-            )
+            raise UserError(f"expected the folder of a run; {path} is none.")
     return [
         dataclasses.replace(read(path), name=name)
         for path, name in zip(paths, names_of(paths), strict=True)
@@ -146,10 +141,7 @@ def _config(settings: Mapping[str, Any], notes: list[str]) -> Config | None:
         return json_file.instance(Config, settings)
     except UserError as error:
         problem = str(error).split(";")[0]
-        notes.append(
-            f"{CONFIG_FILE} doesn't hold valid settings, and is shown as it is:"
-            f" {problem}."
-        )
+        notes.append(f"{CONFIG_FILE} is not valid, and shown as it is: {problem}.")
         return None
 
 
@@ -164,14 +156,9 @@ def _lines(file: Path, notes: list[str]) -> list[Line]:
         notes.append(f"{file.name} can't be read: {error.strerror}.")
         return []
     if num_unreadable:
-        notes.append(
-            f"{num_unreadable:,} line(s) of {file.name} can't be read and are left out."
-        )
+        notes.append(f"{num_unreadable:,} line(s) of {file.name} can't be read.")
     if is_torn:
-        notes.append(
-            f"The last line of {file.name} is incomplete and left out: the run was"
-            " killed while it wrote the line, or is writing it now."
-        )
+        notes.append(f"The last line of {file.name} is incomplete and left out.")
     if not any(line["kind"] == "train" for line in lines):
         notes.append(f"{file.name} has no lines of training yet.")
     return lines

@@ -18,10 +18,7 @@ from resnet.report.charts import Figure, Mark, Table
 from resnet.report.folder import RunFolder, read_all
 
 _FOLDER = Path(__file__).parent
-_NO_CHARTS = (
-    "The charts need the Python package vl-convert-python where the report is written;"
-    " it is not installed. The tables have the same numbers."
-)
+_NO_CHARTS = "The charts need the Python package vl-convert-python, missing here."
 _MAX_ROWS = 200  # Longest table of events.
 
 
@@ -99,7 +96,7 @@ def _script_json(value: Any) -> Markup:
 
 
 def _finite(value: Any) -> Any:
-    """Returns a value with null for numbers that aren't finite, as JSON has none."""
+    """Returns a value with null for numbers that JSON doesn't have."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -152,7 +149,7 @@ def _marks(run: RunFolder) -> list[Mark]:
     if not steps:
         return []
     return [
-        Mark(moment.step / steps, moment.text, moment.lane == story.FAULT)
+        Mark(moment.step / steps, moment.text, _color(moment) or "var(--mark)")
         for moment in story.timeline(run)
         if moment.step and moment.step <= run.last_step
         if moment.lane != story.CHECKPOINT
@@ -180,10 +177,8 @@ def _timeline(runs: Sequence[RunFolder]) -> dict[str, Any]:
         caption = f"Events of {run.name}"
         if len(moments) > _MAX_ROWS:
             caption += f" (the last {_MAX_ROWS} of {len(moments):,})"
-        events = [
-            (words.moment(moment.time), moment.step, moment.text)
-            for moment in moments[-_MAX_ROWS:]
-        ]
+        latest = moments[-_MAX_ROWS:]
+        events = [(words.moment(its.time), its.step, its.text) for its in latest]
         header = ("time (UTC)", "step", "event")
         tables.append((run.name, Table(caption, header, events, "events")))
     figure = Figure(
@@ -200,13 +195,10 @@ def _color(moment: story.Moment) -> str:
 
 
 def _supervisor(run: RunFolder) -> dict[str, Any]:
-    reasons = [
-        (event["time"], words.value(event.get("reason", "")))
+    rows = [
+        (words.moment(event["time"]), words.value(event.get("reason", "")))
         for event in run.events_of("supervisor")
     ]
-    rows = [(words.moment(when), reason) for when, reason in reasons[-_MAX_ROWS:]]
-    header = ("time (UTC)", "what")
-    return {
-        "num_restarts": sum(reason.startswith("restart ") for _, reason in reasons),
-        "table": Table("What the supervisor did", header, rows, "events"),
-    }
+    table = Table("Supervisor", ("time (UTC)", "what"), rows[-_MAX_ROWS:], "events")
+    num_restarts = sum(reason.startswith("restart ") for _, reason in rows)
+    return {"num_restarts": num_restarts, "table": table}

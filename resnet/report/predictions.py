@@ -118,7 +118,6 @@ def _by_class(counts: Counts, names: Sequence[str]) -> dict[str, Table | str | N
 
 
 def _bar(fraction: float) -> Markup:
-    """Returns a percentage with a bar of its length."""
     bar = Markup('<span class="bar" style="--length: {:.1f}%"></span>{}')
     return bar.format(100 * fraction, percent(fraction))
 
@@ -154,12 +153,10 @@ def _matrix_table(
 class Reliability(NamedTuple):
     """The accuracy of predictions in bins of equal width of their confidence."""
 
-    counts: Counts  # The number of predictions in each bin, int64 `[bins]`.
+    counts: Counts  # Predictions in each bin, `[bins]`.
     confidence: npt.NDArray[np.float64]  # Their mean, `[bins]`; 0 in an empty one.
     accuracy: npt.NDArray[np.float64]  # The fraction that is right, `[bins]`.
-    # The expected calibration error (ECE), from 0 to 1: the mean over all predictions
-    # of the distance between confidence and accuracy of their bin.
-    error: float
+    error: float  # The mean distance of these two over predictions (ECE), 0 to 1.
 
 
 def reliability(
@@ -216,11 +213,10 @@ def _calibration_figure(predictions: Predictions) -> Figure:
     error = percent(bins.error)
     return Figure(
         "Calibration",
-        f"Expected calibration error (ECE) {error}, in {num_bins} bins. On the dashed"
-        " line, the confidence is the accuracy; below it, the network is too certain.",
+        f"Expected calibration error (ECE) {error}, in {num_bins} bins. Below the"
+        " dashed line, the network is too certain.",
         {"kind": "reliability", "rows": rows},
-        "Reliability diagram: accuracy of the predictions by their confidence, with an"
-        f" expected calibration error of {error}.",
+        f"Reliability diagram: accuracy by confidence, with an ECE of {error}.",
         Table("Accuracy by confidence", header, cells),
     )
 

@@ -23,7 +23,6 @@ LOG_FILE = "report.log"  # Why the page couldn't be written.
 _POLL_SECONDS = 5.0
 _LAST_SECONDS = 20.0  # For the last page, at the end of the training.
 _TAIL_BYTES = 65_536  # More than a line of metrics has.
-_LOWEST_PRIORITY = 19
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _START = """
 import sys
@@ -61,7 +60,7 @@ def kept_fresh(config: Config, is_writer: bool) -> Iterator[None]:
 
 def main(model_dir: str, every: str, num_examples: str, batch_size: str) -> None:
     """Writes the page until standard input ends, and then a last time."""
-    os.nice(_LOWEST_PRIORITY)
+    os.nice(19)  # The lowest priority.
     sizes = int(num_examples), int(batch_size)
     keep_fresh(Path(model_dir), intervals.parse(every, "--report_every"), sizes)
 

@@ -13,8 +13,6 @@ from resnet.report import story, words
 from resnet.report.charts import Table
 from resnet.report.folder import RunFolder
 
-# A page of several runs names their folders anyway.
-_NOT_COMPARED = ("model_dir",)
 _MAX_OPEN = 30  # Settings of phases that differ; more are folded.
 _MAX_HOSTS = 64
 _FACTS = {"cpu": "CPU", "cores": "cores of rank 0's host"}  # Of the last start.
@@ -41,9 +39,7 @@ def flattened(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def section(runs: Sequence[RunFolder]) -> dict[str, Any]:
     """Returns what the page's section "settings" shows."""
     known = [run for run in runs if run.settings]
-    compared, of_phases = None, None
-    if len(known) > 1:
-        compared, of_phases = _between_runs(known)
+    compared, of_phases = _between_runs(known) if len(known) > 1 else (None, None)
     return {
         "is_compared": len(known) > 1,
         "compared": compared,
@@ -67,22 +63,21 @@ def _between_runs(runs: Sequence[RunFolder]) -> tuple[Table | None, Table | None
     rows = [
         (name, *(words.value(of_run.get(name, words.MISSING)) for of_run in of_runs))
         for name in names
-        if name not in _NOT_COMPARED
+        if name != "model_dir"  # The page has its name anyway.
         and len({repr(of_run.get(name)) for of_run in of_runs}) > 1
     ]
     if not rows:
         return None, None
-    title, header = "Settings that differ between the runs", ("setting", *_names(runs))
+    title, header = (
+        "Settings that differ between the runs",
+        ("setting", *(run.name for run in runs)),
+    )
     of_phases = [row for row in rows if ": " in row[0]]
     if len(of_phases) <= _MAX_OPEN:
         return Table(title, header, rows), None
     others = [row for row in rows if row not in of_phases]
     whole = Table("Settings of phases that differ", header, of_phases)
     return Table(title, header, others), whole
-
-
-def _names(runs: Sequence[RunFolder]) -> list[str]:
-    return [run.name for run in runs]
 
 
 def _against_recipe(run: RunFolder, has_others: bool) -> str | Table:
@@ -123,7 +118,7 @@ def machines(runs: Sequence[RunFolder]) -> dict[str, Any]:
         (name, *(words.value(column.get(name, words.MISSING)) for column in columns))
         for name in names
     ]
-    header = ("name", *(_names(runs) if len(runs) > 1 else ["value"]))
+    header = ("name", *([run.name for run in runs] if len(runs) > 1 else ["value"]))
     return {
         "table": Table("Versions and machine", header, rows) if rows else None,
         "hosts": [_hosts(run) for run in runs if names and story.hosts(run)],
@@ -131,30 +126,24 @@ def machines(runs: Sequence[RunFolder]) -> dict[str, Any]:
 
 
 def _facts(run: RunFolder) -> dict[str, Any]:
-    """Returns the versions, ranks and machine of the last start and save of a run."""
     facts: dict[str, Any] = {}
     start = story.last_start(run)
-    for saved in reversed(run.checkpoints):
+    for saved in run.checkpoints:
         if isinstance(installed := saved.metadata.get("installation"), Mapping):
-            facts.update(installed)
-            break
+            facts = dict(installed)
     if (ranks := story.num_ranks(run)) is not None:
         facts["ranks"] = ranks
     if isinstance(installed := start.get("installation"), Mapping):
         facts.update(installed)
-    facts.update(
-        {text: start[name] for name, text in _FACTS.items() if start.get(name)}
-    )
-    return facts
+    of_start = {text: start.get(name) for name, text in _FACTS.items()}
+    return facts | {text: value for text, value in of_start.items() if value}
 
 
 def _hosts(run: RunFolder) -> tuple[str, Table]:
-    """Returns a title, and the table of the ranks on each host."""
     of_hosts = story.hosts(run)
     rows = [(host, str(count)) for host, count in of_hosts.items()][:_MAX_HOSTS]
     caption = f"Ranks on each host, {run.name}"
     if len(of_hosts) > len(rows):
         caption += f" (the first {len(rows)} of {len(of_hosts):,})"
-    return f"{len(of_hosts):,} host(s) of {run.name}", Table(
-        caption, ("host", "ranks"), rows
-    )
+    table = Table(caption, ("host", "ranks"), rows)
+    return f"{len(of_hosts):,} host(s) of {run.name}", table

@@ -16,6 +16,12 @@ from resnet.report.words import MISSING, number, percent
 
 PHASE, CHECKPOINT, START, FAULT = "phases", "checkpoints", "starts and ends", "faults"
 _KINDS = {"eval": "", "eval_ema": " (EMA weights)"}
+_SETTINGS = {
+    "image_size": " at {} px",
+    "num_train_examples": " on {} training images",
+    "num_classes": " of {} classes",
+    "data_dir": " ({})",
+}
 _MOST_FACTS = 4  # Most facts shown of an event that isn't known.
 _SHOWN_HOSTS = 4
 
@@ -51,8 +57,7 @@ def comparison(runs: Sequence[RunFolder]) -> Table:
 
 def last_evaluation(run: RunFolder) -> Mapping[str, Any] | None:
     """Returns the last line of evaluating the weights; None if there is none."""
-    evaluations = [line for line in run.of_kind("eval") if "top1" in line]
-    return evaluations[-1] if evaluations else None
+    return next((of for of in reversed(run.of_kind("eval")) if "top1" in of), None)
 
 
 def best_evaluation(run: RunFolder) -> Mapping[str, Any] | None:
@@ -68,17 +73,14 @@ def usual_speed(run: RunFolder) -> float | None:
 
 
 def training_seconds(run: RunFolder) -> float | None:
-    """Returns the time of all steps, without evaluations and saves, in seconds.
+    """Returns the seconds of all steps, without evaluations and saves.
 
-    It is the sum over lines of images divided by images per second, which are the
-    median ones for the first line of a start.
+    For the first line of a start, the images per second are the median ones.
     """
     usual, batch = usual_speed(run), run.settings.get("global_batch_size")
     if not usual or not isinstance(batch, int):
         return None
-    seconds, before = 0.0, 0
-    if run.config is not None:
-        before = Derived(run.config, 1).first_step
+    seconds, before = 0.0, Derived(run.config, 1).first_step if run.config else 0
     for line in run.of_kind("train"):
         speed = line.get("images_per_second") or usual
         seconds += (line["step"] - before) * batch / speed
@@ -119,14 +121,9 @@ def _what(run: RunFolder) -> str:
     if not settings:
         return "The settings of the run are not known."
     text = words.value(settings.get("model", "A network"))
-    if size := settings.get("image_size"):
-        text += f" at {size} px"
-    if isinstance(count := settings.get("num_train_examples"), int):
-        text += f" on {count:,} training images"
-    if isinstance(count := settings.get("num_classes"), int):
-        text += f" of {count:,} classes"
-    if data_dir := settings.get("data_dir"):
-        text += f" ({data_dir})"
+    for name, form in _SETTINGS.items():
+        if value := settings.get(name):
+            text += form.format(words.number(value))
     text += f". Recipe {words.value(settings.get('recipe', 'unknown'))}"
     if run.config is not None:
         epochs = run.config.epoch(run.config.train_steps)
@@ -233,7 +230,6 @@ def _events(run: RunFolder) -> Iterator[Moment]:
 
 
 def _event(event: Mapping[str, Any]) -> str:
-    """Returns an event in words."""
     kind = event["event"]
     if kind == "start":
         step = event.get("step")

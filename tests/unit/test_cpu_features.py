@@ -39,12 +39,6 @@ def test_flags_and_name_are_those_of_the_first_processor(tmp_path, text, flags, 
     assert cpu_features.model_name(path) == name
 
 
-def test_bf16_is_told_from_the_flags():
-    for features in ({"avx512f", "amx_bf16"}, {"avx512_bf16"}, {"bf16"}):
-        assert cpu_features.has_bf16(frozenset(features))
-    assert not cpu_features.has_bf16(frozenset({"avx512f", "avx2"}))
-
-
 @pytest.mark.parametrize(
     ("features", "answer", "is_hidden"),
     [

@@ -1,5 +1,4 @@
 import errno
-import json
 import math
 import os
 
@@ -24,20 +23,6 @@ def write_steps(model_dir, start_step: int, steps) -> None:
 
 def steps_in(model_dir) -> list[int]:
     return [line["step"] for line in jsonl.read(model_dir / jsonl.FILE)]
-
-
-def test_each_line_is_one_json_object(tmp_path):
-    log = MetricsLog(tmp_path, 0, rank=0)
-    log.write("train", 10, 0.25, TRAIN)
-    log.write("eval", 20, 0.5, EVAL)
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()  # At once.
-    log.close()
-    expected = [
-        {"kind": "train", "step": 10, "epoch": 0.25, **TRAIN},
-        {"kind": "eval", "step": 20, "epoch": 0.5, **EVAL},
-    ]
-    assert [json.loads(line) for line in lines] == expected
-    assert jsonl.read(tmp_path / jsonl.FILE) == expected
 
 
 def test_resuming_drops_the_lines_after_the_step(tmp_path, caplog):

@@ -16,10 +16,8 @@ ASYNC = "--recipe=cifar10_inception_async"
     [
         (("-n", "3", "-s", "2"), ("--sync_mode=async",), 6, 2),
         (("-n", "2"), (ASYNC,), 4, 1),  # A recipe can be asynchronous.
-        (("-n", "2"), ("--sync_mode=async", "--num_ps=3"), 6, 3),
         (("-n", "2", "-s", "3"), ("--sync_mode=async", "--num_ps=3"), 6, 3),
         # A synchronous training has no servers.
-        (("-n", "3", "-s", "2"), ("--sync_mode", "bsp"), 3, 0),
         (("-n", "3", "-s", "2"), (), 3, 0),
         (("-n", "3", "-s", "2"), (ASYNC, "--sync_mode=bsp"), 3, 0),
     ],
@@ -39,7 +37,6 @@ def test_there_are_ranks_for_the_coordinator_servers_and_workers(
     ("arguments", "sentence"),
     [
         ((), "-n must be at least 1; got None."),
-        (("-n", "2", "-s", "0"), "--num_servers must be at least 1; got 0."),
         (("-n", "2"), "expected the command of a training after `--`"),
         (("-n", "2", "-H", "/nowhere", "--", *TRAINING), "can't be read; /nowhere"),
         (("-n", "2", "-s", "2", "--", *TRAINING, "--num_ps=3"), "got 2 and 3."),

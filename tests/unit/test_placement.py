@@ -6,18 +6,10 @@ from resnet.base.errors import UserError
 from resnet.hardware import placement
 from resnet.hardware.placement import ProcessInfo, Threads
 
-HYDRA = {
-    "PMI_RANK": "5",
-    "PMI_SIZE": "8",
-    "MPI_LOCALRANKID": "1",
-    "MPI_LOCALNRANKS": "4",
-}
-OPEN_MPI = {
-    f"OMPI_COMM_WORLD_{name}": value
-    for name, value in zip(
-        ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "5814", strict=True
-    )
-}
+HYDRA = {"PMI_RANK": "5", "PMI_SIZE": "8"}
+HYDRA |= {"MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+OPEN_MPI = {f"OMPI_COMM_WORLD_{name}": n for name, n in zip(NAMES, "5814", strict=True)}
 SLURM_STEP = {
     "SLURM_PROCID": "5",
     "SLURM_NTASKS": "8",

@@ -92,14 +92,9 @@ def test_a_terminal_gets_a_bar_that_is_drawn_over(config, clock, monkeypatch):
     assert end == "done"
 
 
-LONG = {
-    "step": "step 4680/4680",
-    "epoch": "epoch 90.00",
-    "loss": "loss 6.1234",
-    "learning_rate": "lr 0.0123457",
-    "speed": "12,345.6 images/s",
-    "time": "1:52:10 left",
-}
+LONG = {"step": "step 4680/4680", "epoch": "epoch 90.00", "loss": "loss 6.1234"}
+LONG |= {"learning_rate": "lr 0.0123457", "speed": "12,345.6 images/s"}
+LONG |= {"time": "1:52:10 left"}
 
 
 @pytest.mark.parametrize(

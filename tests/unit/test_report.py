@@ -215,19 +215,17 @@ def test_everything_is_escaped(tmp_path):
     history.append(tmp_path / "run", "supervisor", reason=EVIL)
     history.append(tmp_path / "run", EVIL, what=EVIL)
     history.write_failure(tmp_path / "run", EVIL)
+    result = {"top1": 0.5, "message_bytes": 3}
     study = {
         "shared": {EVIL: EVIL},
-        "runs": [
-            {"row": {"method": EVIL}, "result": {"top1": 0.5, "message_bytes": 3}}
-        ],
+        "runs": [{"row": {"method": EVIL}, "result": result}],
     }
     (tmp_path / "run" / "study.json").write_text(json.dumps(study))
     settings = json.loads((tmp_path / "run" / "config.json").read_text())
     settings["phases"][0]["name"] = EVIL
     (tmp_path / "run" / "config.json").write_text(json.dumps(settings))
-    append_line(
-        tmp_path / "run", json.dumps({"kind": "train", "step": 9999, EVIL: 1}) + "\n"
-    )
+    line = {"kind": "train", "step": 9999, EVIL: 1}
+    append_line(tmp_path / "run", f"{json.dumps(line)}\n")
     text = text_of(tmp_path / "run")
     assert EVIL not in text
     assert text.count("<script") == 2 + text.count('class="chart"')
@@ -398,16 +396,6 @@ def test_no_file_of_a_run_can_end_the_report(tmp_path, name):
     ):
         (tmp_path / name).write_bytes(content)
         Reader(text_of(tmp_path))
-
-
-def test_values_that_are_not_finite_are_counted_and_not_drawn(tmp_path):
-    make_run(tmp_path)
-    for step in (410, 420):
-        line = {"kind": "train", "step": step, "epoch": 1, "cross_entropy": np.nan}
-        append_line(tmp_path, json.dumps(line) + "\n")
-    text = text_of(tmp_path)
-    assert "2 value(s) are not finite and not drawn" in text
-    assert "NaN" not in text
 
 
 def test_the_program_writes_the_page_into_the_first_folder(tmp_path):

@@ -106,17 +106,6 @@ def test_accuracies_of_classes_and_the_most_frequent_confusion():
     assert of_predictions.most_confused(counts, 1) == [first]
 
 
-def test_the_calibration_of_four_predictions_by_hand():
-    confidence = np.array([0.95, 0.85, 0.3, 0.25])
-    is_right = np.array([True, False, True, False])
-    # Bins of width 0.5: (0.275 mean confidence, 0.5 right) and (0.9, 0.5).
-    bins = of_predictions.reliability(confidence, is_right, num_bins=2)
-    assert bins.counts.tolist() == [2, 2]
-    assert bins.confidence == pytest.approx([0.275, 0.9])
-    assert bins.accuracy == pytest.approx([0.5, 0.5])
-    assert bins.error == pytest.approx(0.5 * 0.225 + 0.5 * 0.4)
-
-
 def test_a_bin_has_its_upper_end_but_not_its_lower_one():
     confidence = np.array([0.25, 0.5, 0.5000001, 1.0, 0.0])
     bins = of_predictions.reliability(confidence, np.ones(5, bool), num_bins=4)

@@ -14,7 +14,7 @@ from resnet.checkpoint import step_dirs
 from resnet.config.config import save_config
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from resnet.watchdog import history
-from tests.in_process import assert_refused, run
+from tests.in_process import run
 from tests.unit.small_checkpoint import save
 
 LOCKED = '{"step": null, "reason": "one job at a time", "locked": true}'
@@ -246,34 +246,12 @@ def test_ranks_that_cannot_share_the_batch_are_not_started_again(
     assert starts(tmp_path) == [words]
 
 
-@pytest.mark.parametrize("words", [("-model_dir", "M"), ("x", "--model_dir=M", "-y")])
-@pytest.mark.parametrize("given", ["", "M"])
-def test_the_folder_is_that_of_the_command(words, given):
-    assert supervise.model_dir_of(words, given) == "M"
-
-
-@pytest.mark.parametrize(
-    ("words", "given", "sentence"),
-    [
-        ((), "", "expected a command"),
-        ((), "M", "expected a command"),
-        (("run.sh",), "", "expected a command"),
-        (("run", "--model_dir=M"), "N", "name two folders"),
-    ],
-)
-def test_without_one_folder_there_is_nothing_to_supervise(words, given, sentence):
-    with pytest.raises(UserError, match=sentence):
-        supervise.model_dir_of(words, given)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("--restart_seconds=nan", "--", "true"), "--restart_seconds must be at least"),
-        (("--max_restarts=-1", "--", "true"), "--max_restarts must be at least 0"),
-        (("--", "/nowhere"), "/nowhere can't be run: No such file"),
-    ],
-)
-def test_mistakes_are_refused(model_dir, arguments, sentence):
-    done = run(supervise, f"--model_dir={model_dir}", *arguments)
-    assert_refused(done, sentence)
+def test_there_is_one_folder_that_of_the_command_or_before_it():
+    for words in (("-model_dir", "M"), ("x", "--model_dir=M", "-y")):
+        for before in ("", "M"):
+            assert supervise.model_dir_of(words, before) == "M"
+        with pytest.raises(UserError, match="name two folders"):
+            supervise.model_dir_of(words, "N")
+    for words, before in (((), "M"), (("run.sh",), "")):
+        with pytest.raises(UserError, match="expected a command"):
+            supervise.model_dir_of(words, before)
