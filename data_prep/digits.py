@@ -72,10 +72,8 @@ def main(argv: Sequence[str]) -> int:
 def write_digits(digits_dir: str | os.PathLike[str]) -> tuple[int, int]:
     """Writes the digits to `train/<digit>/<index>.jpg` and `validation/<digit>/...`.
 
-    The images are gray, 32x32 pixels. The validation images are a fixed, stratified
-    sample. The index is the image's index in scikit-learn's array. The folder, which
-    must be new or empty, appears only when it is complete. Returns the numbers of
-    training and validation images.
+    The validation images are a fixed, stratified sample. The folder, which must be new
+    or empty, appears only when it is complete. Returns the numbers of images.
     """
     folder = pathlib.Path(os.path.abspath(digits_dir))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

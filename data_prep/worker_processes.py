@@ -31,13 +31,12 @@ def run(
 ) -> None:
     """Runs a function on each job in worker processes.
 
-    The function must be at module level, so that workers can import it. The jobs are
-    consumed as workers become free; at most `num_processes` + 1 are in memory.
-    `take_result` is called in this process with each result, in order of completion.
+    The function must be at module level. At most `num_processes` + 1 jobs are in
+    memory. `take_result` gets each result in this process, in order of completion.
 
     An error or an interrupt kills all workers at once. It must be called from the main
-    thread, because it delays signals while a worker starts. Raises UserError if a
-    worker process died, and the first error that a job raised.
+    thread, as it handles signals. Raises UserError if a worker process died, and the
+    first error that a job raised.
     """
     running: set[concurrent.futures.Future[_Result]] = set()
     other_children = set(multiprocessing.active_children())
@@ -88,8 +87,7 @@ def _interrupts_held() -> Iterator[None]:
     """Delays Ctrl-C and SIGTERM; processes started meanwhile never receive them.
 
     A signal during the start of a worker would leave a process that the executor
-    doesn't know. Ctrl-C in a terminal goes to all processes, and each worker would
-    print a traceback.
+    doesn't know, and each worker would print a traceback at Ctrl-C.
     """
     held: list[int] = []
     # Child processes inherit the signal mask. But another thread of this process may

@@ -23,10 +23,7 @@ def reported_shards(plan: Plan) -> set[str]:
 def find_finished(
     plan: Plan, num_processes: int, report_images: Callable[[int], None]
 ) -> set[str]:
-    """Returns the paths of the shards that earlier runs finished; reads each shard.
-
-    Calls `report_images` with the number of images of each finished shard.
-    """
+    """Returns the paths of the shards that earlier runs finished, and reports these."""
     others = set(plan.paths) - reported_shards(plan)
     finished: set[str] = set()
 
@@ -48,9 +45,8 @@ def write_shards(
 ) -> None:
     """Writes all shards but the finished ones, each in one worker process.
 
-    Their bytes don't depend on `num_processes`. Calls `report_images` with the number
-    of images of each shard that is written. Raises UserError if an image can't be
-    decoded or a worker process died, and OSError as files do.
+    Calls `report_images` with the number of images of each shard that is written.
+    Raises UserError if an image can't be decoded or a worker process died, and OSError.
     """
     worker_processes.run(
         shards.write_shard,
@@ -63,8 +59,7 @@ def write_shards(
 def finish(plan: Plan) -> manifest.Manifest:
     """Writes offsets and manifest, removes the shard reports, returns the manifest.
 
-    Everything is computed from the shard reports, so a resumed conversion gives the
-    same files as an uninterrupted one. Raises UserError if one is missing or corrupt.
+    Raises UserError if a report is missing or corrupt.
     """
     converted_counts: Counter[str] = Counter()
     splits = {

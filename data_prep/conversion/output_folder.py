@@ -64,10 +64,7 @@ def check_apart(root: pathlib.Path, raw_data_dir: pathlib.Path) -> None:
 
 
 def check_space(plan: Plan) -> None:
-    """Raises UserError if the images whose size stays the same exceed the disk's space.
-
-    Others, which are re-encoded, can become much smaller.
-    """
+    """Raises UserError if the images that aren't re-encoded exceed the disk's space."""
     needed = plan.num_images * _RECORD_OVERHEAD_BYTES
     for split in plan.splits:
         needed += split.images.estimate_kept_bytes(plan.image_format)
@@ -187,8 +184,7 @@ def _check_same(
 def _check_no_other_files(plan: Plan, is_resumed: bool) -> None:
     """Checks that the folder contains no records or state of anything else.
 
-    Unless an earlier run of the same plan began to write here, files with the names of
-    the plan's shards come from another program.
+    Unless `is_resumed`, files with the names of the plan's shards are not of it.
     """
     root = plan.root
     # Programs that read `train-*` would also read shards of another conversion.

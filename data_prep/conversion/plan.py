@@ -149,8 +149,7 @@ class Plan:
 def make_plan(root: pathlib.Path, source: Source, options: Options) -> Plan:
     """Returns the plan of a conversion; writes nothing.
 
-    Reads the first bytes of the images, up to the first lossily compressed one. Raises
-    UserError if a split has fewer images than shards or than are asked for.
+    Reads the first bytes of the images, up to the first lossily compressed one.
     """
     splits = []
     for name, images in source.splits.items():

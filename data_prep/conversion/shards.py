@@ -125,9 +125,8 @@ def write_shard(job: ShardJob) -> ShardReport:
 def check_shard(job: ShardJob) -> ShardReport | None:
     """Returns the report of a finished shard; None if the shard must be written again.
 
-    A shard is finished if its report exists and matches the file's size and SHA-256, if
-    the files of its images have not changed since, and if it contains all images or
-    `skip_bad_images` is set.
+    Its report must match the file, the files of its images must not have changed since,
+    and it contains all images unless `skip_bad_images` is set.
     """
     report = read_report(job.root, job.path)
     if report is None or report.num_images != len(job.images):

@@ -11,9 +11,8 @@ from data_prep.records import manifest
 from data_prep.records.manifest import Shard, SkippedImage, Split
 from resnet.base.errors import UserError
 
-# A set counts as not mixed only if both limits are exceeded. The ratio alone would
-# reject small sets, whose statistic has a large variance. The significance alone would
-# reject large sets for deviations that are certain but harmless.
+# A set counts as not mixed if both are exceeded: the ratio of small sets has a large
+# variance, and deviations of large sets can be significant but harmless.
 _MAX_RATIO = 2.0  # Statistic relative to its mean under random mixing.
 _MAX_DEVIATIONS = 5.0  # Standard deviations; p = 3e-7 under random mixing.
 
@@ -82,17 +81,13 @@ def is_mixed(
 ) -> bool:
     """Returns whether the `class_mixing` of shards is that of randomly filled ones.
 
-    The statistics of the shards are summed. If the N records of the split are assigned
-    at random, the expected statistic of a shard of n records is (1 - n / N) (C - 1),
-    with C classes present, and the sum is approximately chi-square distributed with the
-    sum of these expectations as its degrees of freedom. The classes count as not mixed
-    if the sum is both large (over twice its mean) and significant (over five standard
-    deviations in the Wilson-Hilferty approximation).
+    If the N records of the split are assigned at random, the expected statistic of a
+    shard of n records is (1 - n / N) (C - 1), with C classes present, and the sum is
+    approximately chi-square distributed with the sum of these expectations as its
+    degrees of freedom. Shards of less than half the
+    mean size are ignored: one record of a rare class is a large deviation in them.
 
-    Shards of less than half the mean size are ignored, since one record of a rare class
-    is a large deviation in them.
-
-    Source: Wilson and Hilferty 1931, "The distribution of chi-square".
+    Source: Wilson and Hilferty 1931, "The distribution of chi-square" (deviations).
     """
     if num_classes_present < 2:
         return True

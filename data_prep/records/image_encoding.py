@@ -81,10 +81,9 @@ def read_as_stored(
 ) -> tuple[bytes, str]:
     """Returns an image file as the converter would store it, and its format.
 
-    The format is "jpeg" or "png". The converter stores a set with a lossily compressed
-    image as JPEG, and any other set as PNG. `set_format` is that of the set that the
-    network was trained on. If it is None, the image is read as a set by itself. Raises
-    UserError if the file can't be read or decoded.
+    The format is "jpeg" or "png"; `set_format` is that of the set that the network was
+    trained on, or None: the image is a set by itself, stored as JPEG if it is lossily
+    compressed. Raises UserError if the file can't be read or decoded.
     """
     try:
         data = regular_file.read_bytes(path, _MAX_FILE_BYTES)
@@ -126,15 +125,12 @@ def to_jpeg(
     An RGB or gray JPEG is kept byte for byte. Anything else (CMYK, PNG, WebP, BMP, the
     first frame of a GIF) is re-encoded as an RGB JPEG. Of 16 bits per channel the
     upper 8 are used. Transparent pixels become white, but a single transparent color,
-    as a 16-bit PNG can define it, is ignored. The format is detected by the content.
+    as a 16-bit PNG can define it, is ignored.
 
-    The header and the end of a kept JPEG are checked. Its pixels are decoded only if
-    something is unusual: no end marker at the end, very few bytes for its size, or a
-    rare kind of JPEG.
-
-    With `apply_exif_orientation`, the image is rotated and flipped by its EXIF
-    orientation and re-encoded. The published recipes don't. Raises UserError if the
-    image can't be decoded, has too many pixels, or is truncated.
+    A kept JPEG is decoded only if something is unusual: no end marker at the end, very
+    few bytes for its size, or a rare kind of JPEG. `apply_exif_orientation` rotates and
+    flips the image. Raises UserError if the image can't be decoded, has too many
+    pixels, or is truncated.
     """
     with _naming_failures(data, name, _FORMATS):
         header = None
@@ -165,9 +161,8 @@ def to_png(
 ) -> EncodedImage:
     """Returns a losslessly compressed image as a PNG file without transparency.
 
-    A PNG of at most 8 bits per channel without transparency is decoded as a check and
-    kept byte for byte. Anything else is re-encoded as an RGB PNG. Raises UserError if
-    the image can't be decoded, has too many pixels, or is a JPEG.
+    A PNG of at most 8 bits per channel without transparency is kept byte for byte.
+    Raises UserError as `to_jpeg`, and for a JPEG.
     """
     with (
         _naming_failures(data, name, _LOSSLESS_FORMATS),
@@ -271,9 +266,8 @@ def _check_jpeg(header: JpegHeader, data: bytes) -> None:
 def _check_complete(image: Image.Image, header: JpegHeader, data: bytes) -> None:
     """Raises ValueError if a JPEG has an end marker but incomplete image data.
 
-    Decoders silently fill missing data with gray. So the image is decoded again with
-    extra bytes before the end marker: a decoder skips them if the image is complete and
-    decodes them as pixels if something is missing.
+    Decoders silently fill missing data with gray; extra bytes before the end marker are
+    skipped if the image is complete, and decoded as pixels if something is missing.
     """
     end = jpeg_header.find_end(data, header.scan_start)
     padded = data[:end] + bytes(_FILLING_BYTES) + jpeg_header.END

@@ -58,15 +58,13 @@ def make_if_missing(
 ) -> None:
     """Builds the manifest of a record set that lacks one, if its layout is known.
 
-    Known layouts are those of tensorflow_datasets and of the TPU scripts. The records
-    are scanned, and the manifest is written beside them or, if that folder isn't
-    writable or is full, to `manifest.cache_folder`. In any other folder the function
-    does nothing; `manifest.load` then reports the error.
+    The records are scanned, and the manifest is written beside them or, if that folder
+    isn't writable or is full, to `manifest.cache_folder`. Without a known layout the
+    function does nothing; `manifest.load` then reports the error.
 
-    `report` is called with a message before and after the scan, `file_begins` before
-    each file is scanned, with the number of the file, from 1, and that of all files.
-    Raises UserError if the folder doesn't exist, the set is incomplete, or its records
-    can't be used.
+    `report` takes messages, `file_begins` the number of each file before its scan, from
+    1, and that of all files. Raises UserError if the folder doesn't exist, the set is
+    incomplete, or its records can't be used.
     """
     with naming_failures(f"reading the records in {data_dir}"):
         if manifest.find(data_dir) is not None:
@@ -188,9 +186,9 @@ def _check_counts(layout: Layout, split: str, files: Sequence[ScannedFile]) -> N
 
 
 def _are_equal_chunks(counts: Sequence[int]) -> bool:
-    """Returns whether files have the numbers of records that the TPU scripts give them.
+    """Returns whether all files have as many records, the last ones the rest or none.
 
-    All files have the same number, except the last ones, which have the rest or none.
+    So the TPU scripts divide them.
     """
     rest = sum(counts)
     chunk = -(-rest // len(counts))

@@ -242,10 +242,9 @@ def write(manifest: Manifest, index_dir: str | os.PathLike[str]) -> None:
 def load(data_dir: str, split: str) -> RecordSet:
     """Returns the record set in `data_dir`, which must contain a split.
 
-    `data_dir` is the root folder of the set or one of its split folders
-    (`RECORDS/train`). For a set prepared by tensorflow_datasets, it is the version
-    folder or the folder above it. Raises UserError if the folder, the manifest or the
-    split doesn't exist.
+    `data_dir` is the root folder of the set, one of its split folders
+    (`RECORDS/train`), or the folder above a version folder of tensorflow_datasets.
+    Raises UserError if the folder, the manifest or the split doesn't exist.
     """
     record_set = find(data_dir)
     if record_set is None:
@@ -315,8 +314,7 @@ def check_files(
 ) -> None:
     """Raises UserError if a shard or the offsets file has another size than it should.
 
-    Only the shards of these indices are checked; None stands for all. No records are
-    read.
+    Only the shards of these indices are checked; None stands for all.
     """
     split = record_set.manifest.splits[split_name]
     indices = range(len(split.shards)) if shard_indices is None else shard_indices
@@ -402,7 +400,6 @@ def _map_array(path: pathlib.Path) -> Any:
 def read_offsets(record_set: RecordSet, split: Split) -> npt.NDArray[np.int64]:
     """Returns the byte offset of each record in its shard, `[num_examples]`, int64.
 
-    The records are in the order of the shards and, within a shard, in file order.
     Raises UserError if the offsets file can't be read or isn't that of the manifest, or
     a shard can't have records at these offsets.
     """

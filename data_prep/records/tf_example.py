@@ -19,11 +19,6 @@ from resnet.base import regular_file
 from resnet.base.errors import UserError
 
 ENCODED = "image/encoded"  # Content of the JPEG or PNG file, bytes.
-HEIGHT = "image/height"
-WIDTH = "image/width"
-CHANNELS = "image/channels"
-COLORSPACE = "image/colorspace"
-FORMAT = "image/format"
 FILENAME = "image/filename"  # Without the folder.
 LABEL = "image/class/label"  # FIRST_LABEL + class index.
 SYNSET = "image/class/synset"  # Class name.
@@ -74,17 +69,16 @@ def image_example(
 ) -> bytes:
     """Returns one labelled image as a serialized `tf.train.Example`.
 
-    As in the TPU scripts, channels and color space are 3 and RGB for gray images too,
-    because they describe the decoded image. The label is `FIRST_LABEL` + class index;
+    As in the TPU scripts, channels and color space are 3 and RGB for gray images too.
     `is_oriented` says whether --apply_exif_orientation is on.
     """
     features: dict[str, bytes | int] = {
         ENCODED: encoded,
-        HEIGHT: height,
-        WIDTH: width,
-        CHANNELS: 3,
-        COLORSPACE: b"RGB",
-        FORMAT: image_format.upper().encode(),
+        "image/height": height,
+        "image/width": width,
+        "image/channels": 3,
+        "image/colorspace": b"RGB",
+        "image/format": image_format.upper().encode(),
         # The bytes as on disk, also if they aren't valid UTF-8.
         FILENAME: filename.encode("utf-8", "surrogateescape"),
         LABEL: label,
@@ -127,8 +121,8 @@ def scan_file(
     """Yields byte offset, number of bytes and a value of each record of a file.
 
     `read` returns the value of a record's features, or raises a ValueError about them.
-    The checksum of a record's length is verified but not that of its data, which
-    `verification` does. Raises UserError if a record or the file can't be used.
+    The checksum of the data isn't verified. Raises UserError if a record or the file
+    can't be used.
     """
     content = memoryview(b"")
     try:

@@ -79,9 +79,7 @@ def record_length(header: bytes | memoryview) -> int:
 
 
 def masked_crc32c(data: bytes | memoryview) -> int:
-    """Returns the checksum that a TFRecord file stores for `data`.
-
-    It is CRC-32C, rotated right by 15 bits, plus a constant, modulo 2^32.
+    """Returns the CRC-32C of `data` as TFRecord files store it.
 
     Source: tensorflow/core/lib/hash/crc32c.h (`Mask`).
     """

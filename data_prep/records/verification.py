@@ -59,12 +59,9 @@ def verify(
 
     The records are found by their offsets, so that one corrupt record doesn't hide the
     next. The checks are: file sizes; both checksums of each record; no gap and no
-    overlap between records; each record is an example with a label in range, the class
-    name of that label if any, and an image with the start and end bytes of its format;
-    the number of examples of each class; and, for a file without any other problem, the
-    SHA-256 from the manifest.
+    overlap between records; label, class name, start and end of the image; the number
+    of examples of each class; and, for a file without any other problem, the SHA-256.
 
-    Each worker process reads whole shards and keeps one record in memory.
     `report_records` is called with the number of records of each shard that was read.
     """
     contents = record_set.manifest

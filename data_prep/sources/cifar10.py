@@ -75,9 +75,8 @@ def find(root: pathlib.Path) -> pathlib.Path | None:
 def read(root: pathlib.Path) -> Source:
     """Returns the images of the CIFAR-10 that `find` finds, all in memory.
 
-    They are in published order. Both versions give images of the same names,
-    "data_batch_1_00000.png" and so on, so their records are equal. Raises UserError if
-    a file is missing, truncated or not as published.
+    Both versions give images of the same names, "data_batch_1_00000.png" and so on.
+    Raises UserError if a file is missing, truncated or not as published.
     """
     path = find(root)
     if path is None:

@@ -11,7 +11,6 @@ import os
 import pathlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from data_prep.records.manifest import TRAIN, VALIDATION
 from data_prep.sources import imagenet_labels
@@ -33,13 +32,6 @@ _NO_EXTENSION = "file without an extension"
 _MAX_LABELS_BYTES = 2**31  # ImageNet's 50,000 lines have half a million bytes.
 
 
-class _Content(NamedTuple):
-    """Content of one folder without hidden files; the lists are sorted."""
-
-    folders: list[str]
-    images: list[str]
-
-
 def find(root: pathlib.Path) -> list[pathlib.Path]:
     """Returns the split folders in `root`, the training folder first."""
     names = (TRAIN_FOLDER, *VALIDATION_FOLDERS)
@@ -47,11 +39,10 @@ def find(root: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read(root: pathlib.Path) -> Source:
-    """Returns the images of the folders that `find` finds, without opening them.
+    """Returns the images of the folders that `find` finds, by class and file name.
 
     The classes are the folders in `train` or, without `train`, the classes of the
-    validation images. The images are sorted by class and file name. Raises UserError if
-    the content of the folders isn't as described above.
+    validation images. Raises UserError if the content isn't as described above.
     """
     train = root / TRAIN_FOLDER
     validation_folders = [folder for folder in find(root) if folder != train]
@@ -68,19 +59,19 @@ def read(root: pathlib.Path) -> Source:
         splits[TRAIN] = _list_train(train, ignored)
         class_names = splits[TRAIN].class_names
     for folder in validation_folders:
-        content = _scan(folder, ignored)
-        if content.folders and content.images:
+        class_folders, filenames = _scan(folder, ignored)
+        if class_folders and filenames:
             raise UserError(
                 f"{folder} must contain either class folders or images; it contains"
-                f" both, for example {content.folders[0]!r} and {content.images[0]!r}"
+                f" both, for example {class_folders[0]!r} and {filenames[0]!r}"
             )
-        if content.images:
-            labels, known, warnings = _labels_of(content.images, root / LABELS_FILE)
+        if filenames:
+            labels, known, warnings = _labels_of(filenames, root / LABELS_FILE)
             class_names = class_names or known
-            pairs = sorted(zip(labels, content.images, strict=True))
+            pairs = sorted(zip(labels, filenames, strict=True))
             entries = iter([(label, folder, filename) for label, filename in pairs])
         else:
-            entries = _in_class_folders(folder, content.folders, ignored)
+            entries = _in_class_folders(folder, class_folders, ignored)
         images = _list(folder, entries, class_names)
         if not len(images):
             raise UserError(f"{folder} must contain images; it contains none")
@@ -98,14 +89,14 @@ def read(root: pathlib.Path) -> Source:
 
 
 def _list_train(folder: pathlib.Path, ignored: Counter[str]) -> ImageList:
-    content = _scan(folder, ignored)
-    if not content.folders:
+    class_folders, outside = _scan(folder, ignored)
+    if not class_folders:
         raise UserError(
             f"{folder} must contain one folder per class; it contains no folders"
         )
-    if content.images:
-        ignored[_OUTSIDE] += len(content.images)
-    class_names = tuple(content.folders)
+    if outside:
+        ignored[_OUTSIDE] += len(outside)
+    class_names = tuple(class_folders)
     entries = _in_class_folders(folder, class_names, ignored)
     images = _list(folder, entries, class_names)
     filled = set(images.class_indices.tolist())
@@ -127,10 +118,10 @@ def _in_class_folders(
     It scans one folder at a time: all file names of ImageNet would take 100 MB.
     """
     for class_name in class_names:
-        content = _scan(folder / class_name, ignored)
-        if content.folders:
-            ignored[_FOLDER] += len(content.folders)
-        for filename in content.images:
+        folders, filenames = _scan(folder / class_name, ignored)
+        if folders:
+            ignored[_FOLDER] += len(folders)
+        for filename in filenames:
             yield class_name, folder / class_name, filename
 
 
@@ -163,8 +154,7 @@ def _labels_of(
     """Returns the class of each validation image, all classes, and warnings.
 
     The classes are those of the labels file or, without one, ImageNet's. A warning says
-    that the labels file contradicts ImageNet's published labels, as it does if its
-    lines are not in the order of the sorted file names.
+    that the file contradicts these, as if its lines are in another order.
     """
     published = [imagenet_labels.validation_synset(name) for name in filenames]
     labels = [synset for synset in published if synset is not None]
@@ -212,8 +202,10 @@ def _read_labels(num_images: int, labels_file: pathlib.Path) -> list[str]:
     return labels
 
 
-def _scan(folder: str | os.PathLike[str], ignored: Counter[str]) -> _Content:
-    """Returns the content of a folder, and adds to the numbers of ignored files."""
+def _scan(
+    folder: str | os.PathLike[str], ignored: Counter[str]
+) -> tuple[list[str], list[str]]:
+    """Returns sorted folders and images, and adds to the numbers of ignored files."""
     folders = []
     images = []
     with os.scandir(folder) as entries:
@@ -233,4 +225,4 @@ def _scan(folder: str | os.PathLike[str], ignored: Counter[str]) -> _Content:
             else:
                 extension = os.path.splitext(entry.name)[1]
                 ignored[extension.lower() or _NO_EXTENSION] += 1
-    return _Content(sorted(folders), sorted(images))
+    return sorted(folders), sorted(images)

@@ -53,9 +53,7 @@ class SourceImage:
     def read(self) -> bytes:
         """Returns the encoded image; one that isn't encoded as PNG.
 
-        Raises UserError if the file is too large for an image, the archive is
-        truncated, or the record is corrupt or lacks the feature, and OSError if the
-        file can't be read.
+        Raises UserError if the content isn't as expected, OSError as files do.
         """
         if self.pixels is not None:
             return _png(self.pixels)
@@ -188,10 +186,8 @@ class ImageList:
     def order(self, seed: int, split: str) -> npt.NDArray[np.int64]:
         """Returns a deterministic pseudorandom order, a permutation `[num_images]`.
 
-        The images are sorted by the SHA-256 of "seed/split/class/file name". So the
-        order doesn't depend on the order of a folder or archive listing, on paths or on
-        library versions, and adding or removing an image doesn't change the order of
-        the others.
+        The images are sorted by the SHA-256 of "seed/split/class/file name": no path
+        and no other image changes the order.
         """
         prefixes = [_encode(f"{seed}/{split}/{name}/") for name in self.class_names]
         keys = np.empty((len(self), 2), np.uint64)
@@ -209,9 +205,8 @@ class ImageList:
     def estimate_kept_bytes(self, image_format: str) -> int:
         """Returns an estimate of the size of those images that are stored as they are.
 
-        The sizes in archives are exact, and their images count as JPEG. The sizes of
-        image files are extrapolated from at most 1,000 of them, evenly spaced. Images
-        in records count as re-encoded, since their format isn't known.
+        Images in archives count as JPEG, those in records as re-encoded. The sizes of
+        image files are extrapolated from at most 1,000 of them, evenly spaced.
         """
         sizes = self.rows["num_bytes"]
         is_file = sizes == _WHOLE_FILE

@@ -20,11 +20,9 @@ _MAX_REASON = 500  # Characters; some errors list all existing data sets.
 def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Source:
     """Returns the labelled images of a data set, prepared first if necessary.
 
-    The training split is `train`; the validation split is `validation` or else `test`.
-    The file name of an image is its feature `file_name` or, without that feature, split
-    and position, such as "validation-00000042". Without a data folder,
-    tensorflow_datasets takes its own default. Raises UserError if the data set doesn't
-    exist, can't be prepared, or isn't one of images with one label each.
+    The validation split is `validation` or else `test`. The file name of an image is
+    its feature `file_name` or else split and position, as "validation-00000042". Raises
+    UserError if the data set can't be prepared or isn't one of labelled images.
     """
     builder = _prepare(tfds_name, tfds_data_dir)
     root = pathlib.Path(os.path.abspath(builder.data_path))

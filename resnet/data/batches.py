@@ -16,8 +16,7 @@ from resnet.data.record_files import ExampleShard
 def train_batches(reading: Reading, start_step: int = 0) -> "Batches":
     """Returns the micro-batches of this rank, in order, from a step to the run's end.
 
-    Each step has `accumulation_steps` micro-batches of equal size: the rank's slice of
-    the global batch, divided in its order.
+    A step has `accumulation_steps` of them: the rank's slice of the global batch.
     """
     megabytes, shard = reading.decoded_cache_mb, reading.shard
     cache = DecodedCache(megabytes) if megabytes else None
@@ -53,10 +52,7 @@ def eval_batches(
     corrupt_records: CorruptRecords,
     num_crops: int = 1,
 ) -> "Batches":
-    """Returns the examples that this rank evaluates, as `input_pipeline` does.
-
-    `corrupt_records` are those of the shard that are known so far.
-    """
+    """Returns the examples that this rank evaluates, as `input_pipeline` does."""
     first, end = shard.first_example, shard.end_example
 
     def make_dataset(start_batch: int, replacements: Replacements) -> tf.data.Dataset:
@@ -87,8 +83,8 @@ def eval_batches(
 class Batches(Iterator[Batch]):
     """Batches that continue after corrupt records, and after a failure that is unique.
 
-    The latter is, for example, one of a file server. A batch with replaced records has
-    the same size as any other, so the other ranks are not affected.
+    A batch with replaced records has the same size as any other, so the other ranks are
+    not affected.
     """
 
     def __init__(
@@ -102,16 +98,10 @@ class Batches(Iterator[Batch]):
     ) -> None:
         """Starts reading at a batch.
 
-        Args:
-            make_dataset: A function from the number of a batch and the replacements of
-                corrupt examples to a dataset of the `Batch`es from this number on.
-            examples_of_batch: A function from the number of a batch to its examples
-                before any is replaced, int64 `[batch]`.
-            corrupt_records: Those of the split that are known so far.
-            num_classes: Each label has to be below.
-            num_examples: Of all batches, on which the limit of corrupt ones depends;
-                None if their order is random, so that the examples up to a batch are a
-                sample of the split.
+        `make_dataset` returns the `Batch`es from a number on, `examples_of_batch` those
+        of a number before any is replaced, int64 `[batch]`. The limit of corrupt ones
+        depends on `num_examples` of all batches; None if their order is random, so that
+        the examples up to a batch are a sample of the split.
         """
         self._make_dataset = make_dataset
         self._examples_of_batch = examples_of_batch

@@ -1,8 +1,7 @@
 """Handling of corrupt records: the run fails, or other records replace them.
 
-The graph that reads records has no part in this. When it fails, Python checks the
-records of the failed batch one by one. The result is either the message of the error or
-the list of the records that the next graph has to replace.
+When the graph that reads records fails, Python checks those of the failed batch one by
+one. The result is the message of the error, or what the next graph has to replace.
 """
 
 import os
@@ -16,9 +15,8 @@ from data_prep.records import tf_example, tfrecord
 from resnet.base.errors import UserError
 from resnet.data.record_files import RecordFiles
 
-# A split with a larger fraction of corrupt records has a fault that concerns more than
-# single records, and training on it is of no use. The others are allowed in addition,
-# since the fraction in the first examples that are read can be larger by chance.
+# A split with a larger fraction has a fault of more than single records. The others are
+# allowed in addition, since the first examples can have more by chance.
 MAX_CORRUPT_FRACTION = 0.01
 MAX_CORRUPT = 10
 # Errors that remain until the user does something about the file.
@@ -29,9 +27,8 @@ _LASTING_ERRORS = (FileNotFoundError, NotADirectoryError, PermissionError)
 class Replacements:
     """The examples that are read in place of corrupt ones, int64 `[num_corrupt]` both.
 
-    A corrupt example is replaced by the next intact example in the order of the files,
-    in which the last example is followed by the first. Hence a replacement depends only
-    on which records are corrupt, and not on which rank detected them or when.
+    A corrupt example is replaced by the next intact one in the order of the files, in
+    which the last is followed by the first, whichever rank detected it and when.
     """
 
     corrupt: np.ndarray  # Sorted.
@@ -84,12 +81,9 @@ class CorruptRecords:
     def detect(self, examples: np.ndarray, num_read: int = 0) -> bool:
         """Remembers the corrupt records among the examples, int64, of a failed batch.
 
-        Returns whether there is one, so that a new graph can replace it. `num_read` is
-        the number of examples that this rank has read so far.
-
-        Raises UserError if a record is corrupt and the policy is "fail", if there are
-        too many corrupt records, or if there is no file that can be read; RuntimeError
-        if a file can't be read now.
+        Returns whether there is one. `num_read` is the number of examples that this
+        rank has read so far. Raises as `describe_corruption`, and UserError if a record
+        is corrupt and the policy is "fail", or too many are.
         """
         descriptions = {}
         for example in sorted(set(examples.tolist()) - self._corrupt):

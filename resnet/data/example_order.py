@@ -56,28 +56,21 @@ def round_keys(seed: int, epoch: Any) -> Any:
     return mix((seed_keys.reshape([-1] + [1] * len(epoch.shape)) + epoch) & _MASK)
 
 
-def domain(num_examples: int) -> tuple[int, int]:
-    """Returns the sides (a, b) of the smallest near-square that holds all examples.
-
-    a * b is at least `num_examples` and exceeds it by less than a.
-    """
-    a = math.isqrt(num_examples - 1) + 1
-    return a, -(-num_examples // a)
-
-
 def shuffle_once(x: Any, keys: Sequence[Any], num_examples: int) -> Any:
     """Returns one pass of the permutation of [0, a * b) that the keys determine.
 
-    The permutation is a Feistel network on pairs (left, right) of the domain's sides:
-    alternately, one half is shifted by a number that depends on the other half. Each
-    round can be undone, so the network is a bijection. Results of `num_examples` or
-    more have to be passed in again until they fall below ("cycle walking"). `x` is an
-    int64 in [0, a * b) of any shape, and each key is of its shape or a scalar.
+    a * b is at least `num_examples` and exceeds it by less than a. The permutation is a
+    Feistel network on pairs (left, right) below a and b: alternately, one half is
+    shifted by a number that depends on the other half. Each round can be undone, so the
+    network is a bijection. Results of `num_examples` or more have to be passed in again
+    until they fall below ("cycle walking"). `x` is an int64 in [0, a * b) of any shape,
+    and each key is of its shape or a scalar.
 
     Source: Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains": cycle
     walking and the generalized Feistel network.
     """
-    a, b = domain(num_examples)
+    a = math.isqrt(num_examples - 1) + 1
+    b = -(-num_examples // a)
     left, right = x % a, x // a
     for number, key in enumerate(keys):
         if number % 2 == 0:
@@ -94,7 +87,6 @@ def shuffled(
 
     The positions are int64 in [0, num_examples), of any shape; the epoch has the same
     shape or is a scalar. `num_examples` is from 1 to 2**62.
-    `resnet.data.input_pipeline` has the same few lines for TensorFlow's tensors.
     """
     keys = round_keys(seed, np.asarray(epoch, np.int64))
     example: np.ndarray = shuffle_once(position_in_epoch, keys, num_examples)
@@ -116,17 +108,6 @@ def alternating_flips(examples: Any, seed: int, epochs: Any) -> Any:
     return (mix_seed(seed, _FLIP_STREAM, examples) // 65536 + epochs) % 2 == 1
 
 
-def slice_positions(
-    step: Any, global_batch_size: int, rank: Any, num_ranks: int
-) -> tuple[Any, int]:
-    """Returns the first position of a rank's slice of a global batch, and its length.
-
-    `step` and `rank` are numbers, arrays or tensors.
-    """
-    local_batch_size = global_batch_size // num_ranks
-    return step * global_batch_size + rank * local_batch_size, local_batch_size
-
-
 def micro_batch_positions(
     micro_batch: Any,
     accumulation_steps: int,
@@ -136,14 +117,10 @@ def micro_batch_positions(
 ) -> tuple[Any, int]:
     """Returns the first position of a micro-batch of a rank, and its length.
 
-    The rank's slice of each step is divided into equal micro-batches, which are
-    numbered through the whole run: micro-batch m belongs to step
-    m // accumulation_steps.
+    The rank's slice of each step is divided into equal micro-batches: micro-batch m
+    belongs to step m // accumulation_steps.
     """
-    # The same as the slices of accumulation_steps times as many ranks.
-    return slice_positions(
-        micro_batch // accumulation_steps,
-        global_batch_size,
-        rank * accumulation_steps + micro_batch % accumulation_steps,
-        num_ranks * accumulation_steps,
-    )
+    size = global_batch_size // (num_ranks * accumulation_steps)
+    step = micro_batch // accumulation_steps
+    part = rank * accumulation_steps + micro_batch % accumulation_steps
+    return step * global_batch_size + part * size, size

@@ -19,8 +19,7 @@ from resnet.data.record_files import ExampleShard, RecordFiles, read_example
 
 PREFETCHED_BATCHES = 2
 
-# There are no `if` and `while` on tensors here for AutoGraph to convert, and its search
-# for them would take most of the time in which a pipeline is built.
+# AutoGraph has nothing to convert here; its search would take most of the building.
 as_written = tf.autograph.experimental.do_not_convert
 
 
@@ -75,10 +74,7 @@ class Reading:
         num_ranks: int,
         num_parallel_calls: int,
     ) -> "Reading":
-        """Returns what a rank reads in a run.
-
-        `num_ranks` counts all ranks, whichever shard they read.
-        """
+        """Returns what one of all `num_ranks` ranks reads in a run."""
         return cls(
             shard=shard,
             phases=config.phases,
@@ -101,9 +97,8 @@ def train_batches(
 ) -> tf.data.Dataset:
     """Returns the micro-batches of a rank from `start_micro_batch` on.
 
-    A step has `accumulation_steps` micro-batches, each of them an element: micro-batch
-    m belongs to step m // accumulation_steps and is made with the settings of the phase
-    of this step. Nothing is read to get to `start_micro_batch`.
+    Micro-batch m belongs to step m // accumulation_steps and its phase. Nothing is read
+    to get to `start_micro_batch`.
     """
     examples_of = to_read(reading, replacements)
     datasets = []
@@ -230,8 +225,7 @@ def eval_batches(
 ) -> tf.data.Dataset:
     """Returns the examples that a rank evaluates, each once, from a batch on.
 
-    It evaluates at least one. `num_crops` is 1 for the central crop of each image, or 5
-    for `preprocessing.five_crops`.
+    `num_crops` is 1 for the central crop, or 5 for `preprocessing.five_crops`.
     """
     num_batches = -(-(shard.end_example - shard.first_example) // batch_size)
     examples_of = eval_to_read(shard, batch_size, replacements)
@@ -324,10 +318,7 @@ def _locations(
 def _load_example(
     records: RecordFiles, cache: "DecodedCache | None", what: ToRead
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns an example's image, as `preprocessing` takes it, and its label.
-
-    The label counts from 0 and is an int32.
-    """
+    """Returns an example's image, as `preprocessing` takes it, and its int32 label."""
 
     def read() -> tuple[tf.Tensor, tf.Tensor]:
         encoded, label = read_example(
@@ -344,11 +335,7 @@ def _load_example(
 
 
 class DecodedCache:
-    """The images of one split with their labels, as many as the cache has room for.
-
-    The others are decoded each time that they are needed. The result doesn't depend on
-    the contents of the cache.
-    """
+    """The images of one split with their labels, as many as the cache has room for."""
 
     def __init__(self, megabytes: int) -> None:
         """Makes an empty cache for this rank, of units of 10**6 bytes."""
@@ -366,8 +353,8 @@ class DecodedCache:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the image (`[height, width, 3]` uint8) and label of an example.
 
-        `load` decodes the image and returns it with its label, for an example that the
-        cache doesn't hold. Functions of a dataset call it, in any number of threads.
+        `load` returns both for an example that the cache doesn't hold. Functions of a
+        dataset call this, in any number of threads.
         """
         cached = self._images.lookup(example)
 
@@ -418,9 +405,8 @@ def of_run(
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """Returns the order of a run as a function that is traced once.
 
-    It takes positions of the run, `[n]` int64, and returns the examples there and their
-    keys for the augmentation, both `[n]` int64. All phases share it, and all datasets
-    that are built again after corrupt records.
+    It takes positions of the run and returns the examples there and their keys for the
+    augmentation, all `[n]` int64.
     """
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])

@@ -23,9 +23,7 @@ class RecordFiles(RecordForm):
     paths: tuple[str, ...]  # Of the record files.
     file_of_example: np.ndarray  # The index of the file in `paths`, int32.
     offset_of_example: np.ndarray  # Of the record in its file in bytes, int64.
-    # The index of the example in the whole split, int64; logs and the seeds of
-    # augmentation use it.
-    number_of_example: np.ndarray
+    number_of_example: np.ndarray  # In the whole split, int64.
 
     @property
     def num_examples(self) -> int:
@@ -65,8 +63,8 @@ def read_example(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the encoded image (string) and its label as stored (int64).
 
-    Functions of a dataset call it. `path` is a string scalar and `offset` an int64
-    scalar. A corrupt record, or an offset at which no record begins, raises an error.
+    `path` is a string scalar and `offset` an int64 scalar. A corrupt record, or an
+    offset at which no record begins, raises an error.
     """
     ops = native.ops()
     if ops is None:
@@ -92,10 +90,9 @@ def read_with_stock_ops(
 
 
 class _RecordsFrom(tf.data.Dataset):
-    """The records of a file from a byte offset on, for functions of a dataset.
+    """The records of a file from a byte offset on, read one at a time.
 
-    `tf.data.TFRecordDataset` has no argument for the op's offsets. Without a buffer,
-    the op reads one record at a time. The op verifies the checksums.
+    `tf.data.TFRecordDataset` has no argument for the op's offsets.
     """
 
     def __init__(self, path: tf.Tensor, offset: tf.Tensor) -> None:
@@ -139,11 +136,7 @@ class ExampleShard:
 def shard_of_rank(
     records: RecordFiles, shards_of_ranks: Sequence[tuple[int, ...]], rank: int
 ) -> ExampleShard:
-    """Returns the example shard of a rank.
-
-    Ranks that read the same record files, of these indices, divide the examples of
-    these files among themselves.
-    """
+    """Returns the shard of a rank; ranks that read the same files divide these."""
     files = shards_of_ranks[rank]
     ranks = [other for other, indices in enumerate(shards_of_ranks) if indices == files]
     part = records

@@ -22,8 +22,7 @@ def open_record_set(
 
     A set that another program wrote is indexed first: by rank 0 and, on a node that
     doesn't see rank 0's file system, by one rank of that node. Raises AgreedError on
-    all ranks if the folder holds no such data set, or its name is not valid UTF-8,
-    which TensorFlow requires.
+    all ranks; the folder's name must be valid UTF-8 for TensorFlow.
     """
 
     def report(number: int, num_files: int) -> None:
@@ -58,10 +57,8 @@ def check_split(
 ) -> list[tuple[int, ...]]:
     """Checks the record files and returns the indices of those that each rank reads.
 
-    `shard_by` is "example" if each rank reads all record files ("shards"), "file" if it
-    reads those on its node. Raises AgreedError on all ranks if a shard is missing or
-    has an unexpected size, or if `check_shards_of_nodes` refuses how the nodes hold
-    them.
+    By "example" each rank reads all record files ("shards"), by "file" those on its
+    node. Raises AgreedError on all ranks.
     """
     shards = tuple(
         index
