@@ -40,11 +40,15 @@ def arguments(raw, records, *more: str) -> list[str]:
     return [f"--raw_data_dir={raw}", f"--local_scratch_dir={records}", *more]
 
 
-def convert(
-    raw, records, *more: str, program: tuple[str, ...] = (str(PROGRAM),), **options
+def convert(raw, records, *more: str, **options) -> subprocess.CompletedProcess[str]:
+    return run(*arguments(raw, records, *more), **options)
+
+
+def run(
+    *flags: str, program: tuple[str, ...] = (str(PROGRAM),), **options
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *program, *arguments(raw, records, *more)],
+        [sys.executable, *program, *flags],
         cwd=options.pop("cwd", "/"),
         capture_output=True,
         text=True,

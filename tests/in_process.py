@@ -30,13 +30,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """How a program has ended, as `subprocess.run` tells it of a process.
-
-    Attributes:
-        returncode: The exit code.
-        stdout: What has been printed.
-        stderr: The same of standard error.
-    """
+    """How a program has ended, as `subprocess.run` tells it of a process."""
 
     returncode: int
     stdout: str
@@ -44,13 +38,9 @@ class Done:
 
 
 def run(program: ModuleType, *arguments: str) -> Done:
-    """Runs a program as this rank of a job, and returns its end.
+    """Runs the program of a module as this rank of a job, and returns its end.
 
     An exception that would end it with a traceback is raised here.
-
-    Args:
-        program: Its module, with `run()`.
-        arguments: Its command line, without the program.
     """
     argv = [str(program.__file__), *arguments]
     with contextlib.ExitStack() as stack:

@@ -16,12 +16,8 @@ def made_once(
 ) -> Path:
     """Returns a folder that the first process of this pytest run to ask for it makes.
 
-    The workers of pytest-xdist share it: those that ask meanwhile wait for the first.
-
-    Args:
-        factory: pytest's fixture `tmp_path_factory`.
-        name: Name of the folder.
-        make: Fills the folder, which is there and empty.
+    The workers of pytest-xdist share it: those that ask meanwhile wait for the first,
+    whose `make` fills the folder, which is there and empty.
     """
     shared = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -2,7 +2,6 @@
 # another number of processes, must end with the same bytes as one that was not.
 
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
@@ -10,6 +9,7 @@ import random
 import signal
 import subprocess
 import time
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -22,8 +22,7 @@ NUM_SHARDS = 18 + 3
 SHARDS = ("--train_shards=18", "--validation_shards=3")
 
 
-@dataclasses.dataclass
-class Reference:
+class Reference(NamedTuple):
     """A conversion that nobody killed."""
 
     raw: pathlib.Path
@@ -63,6 +62,14 @@ def reference(tmp_path_factory) -> Reference:
     return Reference(raw, content(records), seconds, seconds_to_begin)
 
 
+def worker_of(pid: int) -> int | None:
+    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(OSError):  # It may just end.
+            if b"spawn_main" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
+    return None
+
+
 def kill(running: subprocess.Popen[str], who: str) -> bool:
     """Kills a part of a conversion and returns whether that part was there."""
     if who == "group":
@@ -71,12 +78,11 @@ def kill(running: subprocess.Popen[str], who: str) -> bool:
     if who == "parent":
         running.kill()
         return True
-    tasks = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children")
-    for child in map(int, tasks.read_text().split()):
-        with contextlib.suppress(OSError):  # It may just end.
-            if b"spawn_main" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes():
-                os.kill(child, signal.SIGKILL)
-                return True
+    worker = worker_of(running.pid)
+    with contextlib.suppress(ProcessLookupError):  # It may just end.
+        if worker is not None:
+            os.kill(worker, signal.SIGKILL)
+            return True
     return False
 
 
@@ -164,3 +170,60 @@ def test_an_interrupted_conversion_resumes_and_repairs_damaged_files(
     for name in kept:
         split = name.split("-")[0]
         assert (records / split / name).stat().st_ino == before[name][0]
+
+
+class Stopped(NamedTuple):
+    """A conversion whose only worker is stopped, so that it never ends."""
+
+    process: subprocess.Popen[str]
+    worker: int
+
+
+@pytest.fixture
+def stopped(request, raw, start, tmp_path) -> Stopped:
+    """Stops the worker of a conversion that is `starting` or `writing`, as told."""
+    for index in range(3000):
+        os.link(raw / "train/n01/n01_1.JPEG", raw / f"train/n01/again{index}.JPEG")
+    process = start(*words(raw, tmp_path / "records", num_processes=1))
+    deadline = time.monotonic() + 120
+    worker = None
+    # Its second thread is the one that waits for its parent's end.
+    least = 2 if request.param == "writing" else 1
+    while worker is None or len(os.listdir(f"/proc/{worker}/task")) < least:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+        worker = worker_of(process.pid)
+    os.kill(worker, signal.SIGSTOP)
+    return Stopped(process, worker)
+
+
+@pytest.mark.parametrize("stopped", ["starting"], indirect=True)
+def test_an_interruption_ends_the_program_with_a_sentence(stopped, tmp_path):
+    stopped.process.send_signal(signal.SIGINT)
+    stdout, stderr = stopped.process.communicate(timeout=120)
+    assert (stopped.process.returncode, stdout) == (130, "")
+    assert stderr.endswith("incomplete, rerun the same command to resume\n")
+    assert "Traceback" not in stderr
+    assert not any("partial" in name for name in content(tmp_path / "records"))
+    assert not pathlib.Path(f"/proc/{stopped.worker}").exists()
+
+
+@pytest.mark.parametrize("stopped", ["writing"], indirect=True)
+def test_a_dead_worker_ends_the_program_with_a_sentence(stopped, tmp_path):
+    os.kill(stopped.worker, signal.SIGKILL)
+    _, stderr = stopped.process.communicate(timeout=120)
+    assert stopped.process.returncode == 2
+    assert "error: a worker process died" in stderr.splitlines()[-1]
+    assert "Traceback" not in stderr
+    assert not (tmp_path / "records" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("stopped", ["starting", "writing"], indirect=True)
+def test_the_worker_of_a_killed_program_ends(stopped):
+    stopped.process.kill()
+    stopped.process.wait()
+    os.kill(stopped.worker, signal.SIGCONT)
+    deadline = time.monotonic() + 120
+    while pathlib.Path(f"/proc/{stopped.worker}/exe").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,20 +1,10 @@
 import io
 import os
-import subprocess
-import sys
-import time
 
 from PIL import Image
 
 from data_prep.records import manifest
-from tests.converter_program import (
-    CLASSES,
-    PROGRAM,
-    REPOSITORY,
-    arguments,
-    content,
-    convert,
-)
+from tests.converter_program import CLASSES, REPOSITORY, content, convert, run
 from tests.record_reader import read_examples
 
 
@@ -36,11 +26,6 @@ def test_a_raw_folder_becomes_records_that_tensorflow_reads(raw, tmp_path):
     loaded = manifest.load(str(records), "train").manifest
     assert loaded.class_names == CLASSES
     assert loaded.source["converted_images"] == {"CMYK JPEG": 1, "PNG": 1}
-    train = loaded.splits["train"]
-    assert [shard.num_records for shard in train.shards] == [5, 5, 4, 4]
-    assert train.shards[3].path == "train/train-00003-of-00004"
-    assert train.label_counts == (6, 6, 6)
-
     examples = read_examples(records, "train")
     assert sorted(e["file"] for e in examples) == [
         f"{name}_{index}.JPEG" for name in CLASSES for index in range(6)
@@ -55,11 +40,8 @@ def test_a_raw_folder_becomes_records_that_tensorflow_reads(raw, tmp_path):
         assert (decoded.format, decoded.mode) == ("JPEG", "RGB")
         assert decoded.size == example["size"]
 
-    validation = loaded.splits["validation"]
-    assert validation.label_counts == (1, 1, 2)
-    examples = read_examples(records, "validation")
-    found = {e["file"]: e["label"] for e in examples}
-    assert found == {"v0.JPEG": 3, "v1.JPEG": 1, "v2.JPEG": 3, "v3.JPEG": 2}
+    labels = {e["file"]: e["label"] for e in read_examples(records, "validation")}
+    assert labels == {"v0.JPEG": 3, "v1.JPEG": 1, "v2.JPEG": 3, "v3.JPEG": 2}
 
 
 def test_the_number_of_processes_and_the_way_to_start_change_no_byte(raw, tmp_path):
@@ -72,14 +54,7 @@ def test_the_number_of_processes_and_the_way_to_start_change_no_byte(raw, tmp_pa
     assert len(content(one)) == 5 + 2 + 2 + 1
     assert content(one) == content(two)
 
-    flags = ("--verify", f"--local_scratch_dir={two}", "--num_processes=2")
-    verified = subprocess.run(
-        [sys.executable, PROGRAM, *flags],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    verified = run("--verify", f"--local_scratch_dir={two}", "--num_processes=2")
     assert verified.returncode == 0, verified.stderr
     assert verified.stdout.startswith("verification passed: 22 records, ")
 
@@ -92,49 +67,7 @@ def test_a_folder_whose_name_is_not_utf8_is_named_in_what_is_printed(raw, tmp_pa
     assert f"records: {tmp_path}/records\\udcff\n" in converted.stdout
     flags = ("--verify", f"--local_scratch_dir={records}")
     for code in (0, 1):
-        verified = subprocess.run(
-            [sys.executable, PROGRAM, *flags],
-            env=strict,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+        verified = run(*flags, env=strict)
         assert verified.returncode == code, verified.stderr
         assert f"{tmp_path}/records\\udcff" in verified.stdout.splitlines()[-1]
         (records / "validation" / "validation-00000-of-00001").unlink(missing_ok=True)
-
-
-def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
-    raw, start, tmp_path
-):
-    # The second one waits, behind its first look, until the first one has finished.
-    slow = tmp_path / "slow.py"
-    slow.write_text(
-        "import pathlib, sys, time\n"
-        f"sys.path.insert(0, {str(REPOSITORY)!r})\n"
-        "from data_prep import imagenet_to_tfrecords\n"
-        "from resnet.base import program\n"
-        "from data_prep.conversion import output_folder\n"
-        "check = output_folder.check_space\n"
-        "def wait(plan):\n"
-        "    check(plan)\n"
-        "    pathlib.Path(__file__).with_name('waits').touch()\n"
-        "    while not pathlib.Path(__file__).with_name('first ended').exists():\n"
-        "        time.sleep(0.01)\n"
-        "output_folder.check_space = wait\n"
-        "if __name__ == '__main__':\n"
-        "    sys.exit(program.run(imagenet_to_tfrecords.main))\n"
-    )
-    records = tmp_path / "records"
-    second = start(slow, *arguments(raw, records, "--shuffle_seed=5"))
-    while not (tmp_path / "waits").exists():
-        assert second.poll() is None
-        time.sleep(0.01)
-    assert convert(raw, records).returncode == 0
-    (tmp_path / "first ended").touch()
-    finished = content(records)
-    _, errors = second.communicate(timeout=60)
-    assert second.returncode == 2
-    assert "already contains a finished record set" in errors
-    assert content(records) == finished

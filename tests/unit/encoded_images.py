@@ -44,14 +44,6 @@ def assert_is_plain(
     assert np.abs(difference).max() <= tolerance
 
 
-def assert_is_kept(data: bytes) -> None:
-    kept = image_encoding.to_jpeg(data, "x.JPEG")
-    assert kept == image_encoding.EncodedImage(
-        data, height=16, width=24, converted_from=None
-    )
-    assert kept.data is data
-
-
 def assert_tensorflow_agrees(encoded: image_encoding.EncodedImage) -> None:
     """Asserts that training decodes what is written, to the same pixels."""
     decoded = tf.io.decode_jpeg(

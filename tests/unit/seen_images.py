@@ -66,20 +66,6 @@ def evaluated(
     return preprocessing.eval_image(picture, image_size, fraction, crop)
 
 
-def assert_shows(image: tf.Tensor, top: int, left: int, side: int) -> None:
-    """Checks which square of a gradient the image is, pixel for pixel.
-
-    A JPEG is not exact: single pixels are off by up to 5, means of rows and columns by
-    up to 3, less than the gradient's step of 4, and all together by less than 2.
-    """
-    assert image.shape == (side, side, 3)
-    red, green, _ = np.moveaxis(pixels(image), -1, 0)
-    for means, first in ((red.mean(0), left), (green.mean(1), top)):
-        error = means - 4 * (first + np.arange(side))
-        assert abs(error).max() < 3.5
-        assert abs(error.mean()) < 2
-
-
 def resized_by_tensorflow_1(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     """The published kernel on the whole of a image; not normalized."""
     return tf.raw_ops.ResizeBicubic(

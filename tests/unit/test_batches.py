@@ -1,6 +1,7 @@
 import itertools
 import pathlib
 from collections.abc import Callable
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -9,9 +10,7 @@ import tensorflow as tf
 from data_prep.records import tf_example, tfrecord
 from resnet import native
 from resnet.base.errors import UserError
-from resnet.config import phases
 from resnet.config.config import Config
-from resnet.config.phases import Phase
 from resnet.data import example_order
 from resnet.data.batches import Batches
 from resnet.data.corrupt_records import CorruptRecords, Replacements
@@ -175,27 +174,17 @@ def test_a_missing_file_ends_a_run_with_a_sentence(records, config, put_record):
             read_all(corrupt, config, on_bad_record=policy)
 
 
-def test_what_may_be_corrupt_depends_on_what_a_rank_reads(
-    two_corrupt, config, monkeypatch
-):
-    counts: list[int] = []
-
-    def note(known: CorruptRecords, examples: np.ndarray, num_read: int) -> bool:
-        counts.append(num_read)
-        return detect(known, examples, num_read)
-
-    detect = CorruptRecords.detect
-    monkeypatch.setattr(CorruptRecords, "detect", note)
-    with_corrupt = [
-        step
-        for step, examples in enumerate(wanted_examples(config))
-        if step >= 1 and {3, 4} & set(examples)
-    ]
-    train(two_corrupt, config, start_step=1)
-    assert counts[0] == 6 * with_corrupt[0]
-    counts.clear()
-    evaluate(two_corrupt, config)
-    assert set(counts) == {NUM_EXAMPLES}
+def test_what_may_be_corrupt_depends_on_what_a_rank_reads(two_corrupt, config):
+    steps = enumerate(wanted_examples(config))
+    first = next(step for step, examples in steps if step and {3, 4} & set(examples))
+    with mock.patch.object(
+        CorruptRecords, "detect", autospec=True, side_effect=CorruptRecords.detect
+    ) as detect:
+        train(two_corrupt, config, start_step=1)
+        assert detect.call_args_list[0].args[2] == 6 * first
+        detect.reset_mock()
+        evaluate(two_corrupt, config)
+        assert {call.args[2] for call in detect.call_args_list} == {NUM_EXAMPLES}
 
 
 def failing_batches(records: RecordFiles, fails: Callable[[int, int], bool]) -> Batches:
@@ -236,28 +225,3 @@ def test_labels_are_below_the_number_of_classes_of_the_run(records, config):
     # The set has the classes a to d: no record is to blame.
     with pytest.raises(ValueError, match="labels must be from 0 to 2; they are"):
         train(records, config, num_classes=3)
-
-
-def test_a_corrupt_record_is_skipped_in_whatever_phase_it_is_read(
-    records, config, put_record
-):
-    chosen = (
-        Phase(name="plain", num_steps=3, image_size=32, augmentation="none"),
-        Phase(name="mixed", num_steps=2, image_size=40, mixup=0.3, cutmix=1.0),
-    )
-    for number in (2, 9):
-        records = put_record(records, number, FLIPPED)
-    parts = train(records, config, phases=chosen, accumulation_steps=3)
-    replacements = {2: 3, 9: 10}
-    for step, examples in enumerate(wanted_examples(config)):
-        batch = join(parts[3 * step : 3 * step + 3])
-        expected = [replacements.get(example, example) for example in examples]
-        assert batch.examples.tolist() == expected
-        assert batch.labels.tolist() == [example % NUM_CLASSES for example in expected]
-        assert batch.mask.tolist() == [
-            example not in replacements for example in examples
-        ]
-        assert batch.images.shape[1] == phases.at(chosen, step).image_size
-    # Begun here, the corruption is first met in the later phase.
-    ours = train(records, config, start_step=3, phases=chosen, accumulation_steps=3)
-    assert_equal(ours, parts[9:])

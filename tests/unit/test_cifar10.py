@@ -83,21 +83,18 @@ def test_cifar10_becomes_the_same_records_from_both_versions_without_loss(tmp_pa
         assert done.returncode == 0, done.stderr
         assert "--recipe=cifar10" in done.stdout
         assert "re-encoded" not in done.stdout
+        assert "warning: train holds 20 of 50,000 images" in done.stderr
         files = sorted(records.rglob("*-of-*"))
         contents.append([path.read_bytes() for path in files])
     assert contents[0] == contents[1]
     loaded = manifest.load(str(records), "train").manifest
     assert loaded.class_names == cifar10_files.CLASSES
     assert loaded.image_format == "png"
-    for split, batches in cifar10.BATCHES.items():
-        examples = read_examples(records, split)
-        assert len(examples) == len(batches) * cifar10_files.NUM_IMAGES
-        for example in examples:
-            batch, index = example["file"].removesuffix(".png").rsplit("_", 1)
-            assert example["label"] == 1 + cifar10_files.labels(batch)[int(index)]
-            expected = cifar10_files.images(batch)[int(index)]
-            pixels = tf.io.decode_png(example["encoded"])
-            np.testing.assert_array_equal(pixels, expected)
+    for example in read_examples(records, "train"):
+        batch, index = example["file"].removesuffix(".png").rsplit("_", 1)
+        assert example["label"] == 1 + cifar10_files.labels(batch)[int(index)]
+        pixels = tf.io.decode_png(example["encoded"])
+        np.testing.assert_array_equal(pixels, cifar10_files.images(batch)[int(index)])
 
 
 def test_the_fingerprint_depends_on_the_pixels(tmp_path):

@@ -1,7 +1,5 @@
 """The reference below is written anew from the docstrings, in Python's own integers."""
 
-import math
-
 import hypothesis
 import numpy as np
 import pytest
@@ -143,38 +141,6 @@ def test_each_pair_of_place_and_example_is_equally_frequent():
     # (6 - 1)**2 = 25 degrees of freedom, by permutations: times 6 / 5 of the sum over
     # the whole table. Above 66 with a probability of about 1 in 100,000.
     assert chi_square * (num_examples - 1) / num_examples < 66
-
-
-def test_neighbours_in_the_order_are_no_neighbours_in_the_files():
-    num_examples = 9_469
-    ours = order(num_examples, seed=1, epoch=0).astype(np.float64)
-    # Of a random order the correlation's standard deviation is 1 / sqrt(n).
-    bound = 5 / math.sqrt(num_examples)
-    assert abs(np.corrcoef(ours[:-1], ours[1:])[0, 1]) < bound
-    assert abs(np.corrcoef(ours, np.arange(num_examples))[0, 1]) < bound
-    # Neighbours come out as neighbours twice in an order on average (Poisson).
-    assert np.count_nonzero(np.abs(np.diff(ours)) == 1) < 15
-
-
-@settings(deadline=None)
-@given(
-    part_size=st.integers(1, 20),
-    num_parts=st.integers(1, 12),
-    num_ranks=st.integers(1, 20),
-    step=st.integers(0, 10**9),
-)
-def test_the_parts_of_all_ranks_join_to_the_global_batch(
-    part_size, num_parts, num_ranks, step
-):
-    batch = part_size * num_parts * num_ranks
-    joined = []
-    for rank in range(num_ranks):
-        for part in range(step * num_parts, (step + 1) * num_parts):
-            first, length = example_order.micro_batch_positions(
-                part, num_parts, batch, rank, num_ranks
-            )
-            joined += range(first, first + length)
-    assert joined == list(range(step * batch, (step + 1) * batch))
 
 
 @settings(deadline=None, max_examples=6)

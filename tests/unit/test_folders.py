@@ -67,16 +67,6 @@ def test_links_are_followed_and_broken_ones_refused(tmp_path):
         folders.read(tmp_path)
 
 
-def test_flat_validation_images_take_their_classes_from_the_labels_file(tmp_path):
-    touch(tmp_path, "train/a/1.jpg", "train/b/2.jpg")
-    touch(tmp_path, *(f"validation/v{i}.JPEG" for i in (3, 1, 2)))
-    (tmp_path / "synset_labels.txt").write_text("b\na\nb\n")  # Of v1, v2, v3.
-    validation = folders.read(tmp_path).splits["validation"]
-    assert names(validation) == [("a", "v2.JPEG"), ("b", "v1.JPEG"), ("b", "v3.JPEG")]
-    assert validation.class_indices.tolist() == [0, 1, 1]
-    assert validation[0].path == str(tmp_path / "validation" / "v2.JPEG")
-
-
 def test_the_labels_file_may_be_as_windows_writes_it_but_no_pipe(tmp_path):
     touch(tmp_path, "val/1.jpg", "val/2.jpg", "val/3.jpg")
     labels_file = tmp_path / "synset_labels.txt"

@@ -10,7 +10,6 @@ from PIL import Image
 from data_prep.records import image_encoding, jpeg_header
 from resnet.base.errors import UserError
 from tests.unit.encoded_images import (
-    assert_is_kept,
     assert_is_plain,
     assert_tensorflow_agrees,
     chunk,
@@ -50,7 +49,9 @@ def with_orientation(image: Image.Image, kind: str, orientation: int) -> bytes:
     ],
 )
 def test_an_rgb_or_grey_jpeg_is_kept_byte_for_byte(data):
-    assert_is_kept(data)
+    kept = image_encoding.to_jpeg(data, "x.JPEG")
+    assert kept == image_encoding.EncodedImage(data, 16, 24, converted_from=None)
+    assert kept.data is data
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP", "GIF"])
@@ -106,22 +107,15 @@ def test_a_cmyk_jpeg_of_adobe_becomes_rgb(stored, colour):
         np.testing.assert_allclose(decoded[0, 0], colour, atol=3)
 
 
-@pytest.mark.parametrize(
-    ("stored", "colour"),
-    [
-        # Y, Cb, Cr of 255 - stored colour (JFIF), so of the ink; then black.
-        ((0, 128, 128, 255), (255, 255, 255)),
-        # Ink (55, 155, 205): Y = 130.8, Cb = 128 + (205 - Y) / 1.772 = 169.9,
-        # Cr = 128 + (55 - Y) / 1.402 = 73.9; black 0.6.
-        ((131, 170, 74, 153), (120, 60, 30)),
-    ],
-)
-def test_a_ycck_jpeg_becomes_rgb(stored, colour):
-    data = cmyk_jpeg(stored)
+def test_a_ycck_jpeg_becomes_rgb():
+    # Y, Cb, Cr of 255 - stored colour (JFIF), so of the ink (55, 155, 205): Y = 130.8,
+    # Cb = 128 + (205 - Y) / 1.772 = 169.9, Cr = 128 + (55 - Y) / 1.402 = 73.9; then
+    # black 0.6.
+    data = cmyk_jpeg((131, 170, 74, 153))
     transform = data.index(b"Adobe") + 11
     assert data[transform] == 0
     encoded = image_encoding.to_jpeg(replace_byte(data, transform, 2), "x.JPEG")
-    assert_is_plain(encoded, "YCCK JPEG", colour, tolerance=4)
+    assert_is_plain(encoded, "YCCK JPEG", (120, 60, 30), tolerance=4)
     assert_tensorflow_agrees(encoded)
 
 
@@ -210,22 +204,26 @@ def test_a_jpeg_that_tensorflow_cannot_read_is_refused(changes, message):
         tf.io.decode_jpeg(data, channels=3)
 
 
+def test_more_pixels_than_tensorflow_decodes_are_refused():
+    large_jpeg = with_frame(PLAIN, {5: 0xFF, 7: 0xFF})  # 65,296 x 65,304.
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 65536, 65536, 8, 2, 0, 0, 0))
+    for data in (large_jpeg, png(header, chunk(b"IDAT", b""))):
+        with pytest.raises(UserError, match=r"it has more than 178,956,970 pixels\."):
+            image_encoding.to_jpeg(data, "x.JPEG")
+
+
 @pytest.mark.parametrize("process", [{}, {"progressive": True}])
 @pytest.mark.parametrize("mode", ["RGB", "CMYK"])
-def test_a_drawing_of_few_bytes_is_decoded_and_taken(mode, process):
+def test_of_few_bytes_a_drawing_is_taken_and_a_truncated_image_is_refused(
+    mode, process
+):
     image = Image.new("RGB", (1280, 960), "white")
     image.paste((200, 40, 40), (300, 200, 500, 300))
-    data = encode(image.convert(mode), "JPEG", **process)
+    drawing = encode(image.convert(mode), "JPEG", **process)
     if mode != "CMYK":  # Which is decoded in any case.
-        assert len(data) < image_encoding.SUSPICIOUS_BYTES_PER_PIXEL * 1280 * 960
-    encoded = image_encoding.to_jpeg(data, "x.JPEG")
+        assert len(drawing) < image_encoding.SUSPICIOUS_BYTES_PER_PIXEL * 1280 * 960
+    encoded = image_encoding.to_jpeg(drawing, "x.JPEG")
     assert (encoded.height, encoded.width) == (960, 1280)
-    assert encoded.converted_from == ("CMYK JPEG" if mode == "CMYK" else None)
-
-
-@pytest.mark.parametrize("process", [{}, {"progressive": True}])
-@pytest.mark.parametrize("mode", ["RGB", "CMYK"])
-def test_a_large_image_of_which_little_is_there_is_refused(mode, process):
     data = encode(noise().resize((640, 480)).convert(mode), "JPEG", **process)
     begin = jpeg_header.parse(data).scan_start
     cut = data[: begin + 500] + b"\xff\xd9"  # An end mark, as of repaired files.
@@ -233,22 +231,6 @@ def test_a_large_image_of_which_little_is_there_is_refused(mode, process):
     for damaged in (cut, taller):
         with pytest.raises(UserError, match="truncated: a part of the image is miss"):
             image_encoding.to_jpeg(damaged, "x.JPEG")
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        with_frame(encode(noise(), "JPEG"), {5: 0xFF, 7: 0xFF}),  # 65,296 x 65,304.
-        png(
-            chunk(b"IHDR", struct.pack(">IIBBBBB", 65536, 65536, 8, 2, 0, 0, 0)),
-            chunk(b"IDAT", b""),
-        ),
-    ],
-    ids=["jpeg", "png"],
-)
-def test_more_pixels_than_tensorflow_decodes_are_refused(data):
-    with pytest.raises(UserError, match=r"it has more than 178,956,970 pixels\."):
-        image_encoding.to_jpeg(data, "x.JPEG")
 
 
 @pytest.mark.parametrize(
@@ -286,10 +268,6 @@ def test_whatever_is_damaged_in_a_header_what_is_taken_can_be_decoded(jpeg, data
         return
     decoded = tf.io.decode_jpeg(encoded.data, channels=3)
     assert decoded.shape == (encoded.height, encoded.width, 3)
-
-
-def test_an_exif_orientation_is_left_alone():
-    assert_is_kept(with_orientation(noise(), "JPEG", 6))
 
 
 @pytest.mark.parametrize(
@@ -352,9 +330,6 @@ def test_an_image_too_wide_for_its_format_is_refused_with_the_reason():
         image_encoding.to_jpeg(wide, "a.png")
     with pytest.raises(UserError, match="at most 1,000,000 pixels per side"):
         image_encoding.to_png(wide, "a.png")
-    jpeg = with_frame(PLAIN, {5: 0, 6: 1, 7: 0xFF, 8: 0xDD})  # 65,501 x 1.
-    with pytest.raises(UserError, match=r"at most 65,500 pixels|can't be decoded"):
-        image_encoding.to_jpeg(jpeg + bytes(2000) + b"\xff\xd9", "a.jpg")
 
 
 @pytest.mark.parametrize(
@@ -416,9 +391,8 @@ def test_files_that_are_no_images_are_refused_in_one_sentence(tmp_path):
     with pytest.raises(UserError, match=r"x\.jpg can't be read: No such file"):
         image_encoding.read_as_stored(str(path), None)
     path.write_bytes(b"no image")
-    for set_format in ("jpeg", None):
-        with pytest.raises(UserError, match=r"x\.jpg can't be decoded as an image"):
-            image_encoding.read_as_stored(str(path), set_format)
+    with pytest.raises(UserError, match=r"x\.jpg can't be decoded as an image"):
+        image_encoding.read_as_stored(str(path), None)
     path.unlink()
     path.symlink_to("/dev/zero")
     with pytest.raises(UserError, match="can't be read: not a regular file"):

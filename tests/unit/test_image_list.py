@@ -47,18 +47,6 @@ def test_a_span_of_an_archive_is_an_image(tmp_path):
         cut.read()
 
 
-@pytest.fixture
-def record_file(tmp_path):
-    """A record file with two images; the second begins at byte `offset`."""
-    records = [
-        tfrecord.frame_record(tf_example.encode_example({"image": content, "label": 3}))
-        for content in (b"first", b"second")
-    ]
-    path = tmp_path / "x.tfrecord"
-    path.write_bytes(b"".join(records))
-    return path, len(records[0])
-
-
 @pytest.mark.parametrize(
     ("key", "damaged", "message"),
     [
@@ -67,9 +55,10 @@ def record_file(tmp_path):
         ("photo", 0, "it has no feature photo"),
     ],
 )
-def test_a_record_that_holds_no_image_is_named(record_file, key, damaged, message):
-    path, offset = record_file
-    data = bytearray(path.read_bytes())
+def test_a_record_that_holds_no_image_is_named(tmp_path, key, damaged, message):
+    path = tmp_path / "x.tfrecord"
+    record = tfrecord.frame_record(tf_example.encode_example({"image": b"x"}))
+    offset, data = len(record), bytearray(2 * record)
     if damaged is None:
         del data[-1]
     elif damaged:

@@ -2,17 +2,16 @@
 
 import errno
 import functools
-import io
 import itertools
 import os
 import re
 
 import pytest
-from PIL import Image
 
 from data_prep.records import indexing, manifest, tf_example, tfrecord
 from resnet.base import atomic_files
 from resnet.base.errors import UserError
+from tests.converter_program import encoded_image
 
 pytestmark = pytest.mark.usefixtures("index_cache")
 
@@ -20,12 +19,6 @@ SYNSETS = ("n01440764", "n01443537", "n01484850")
 TRAIN_LABELS = ((1, 3, 2), (2, 2, 1, 3))
 VALIDATION_LABELS = ((3, 1),)
 SYNSET, LABEL, IMAGE = "image/class/synset", "image/class/label", "image/encoded"
-
-
-def encoded_image(index, image_format="JPEG"):
-    file = io.BytesIO()
-    Image.new("RGB", (8, 4 + index), (index, 0, 0)).save(file, image_format)
-    return file.getvalue()
 
 
 def record(index, label, **changes):

@@ -1,7 +1,6 @@
 """What batches a run has: their examples, images and labels, and its phases."""
 
 import dataclasses
-import functools
 import pathlib
 import shutil
 
@@ -14,7 +13,6 @@ from resnet.config import phases
 from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.data import batches, example_order, input_pipeline
-from resnet.data.augmentation import mixing
 from resnet.data.corrupt_records import Replacements
 from resnet.data.input_pipeline import Batch, DecodedCache, ToRead
 from resnet.data.record_files import ExampleShard, RecordFiles
@@ -150,16 +148,13 @@ def test_evaluation_has_each_example_once_in_the_order_of_the_files(
     assert read(len(whole)) == []
 
 
+# Rows 8 to 23 of 32, or 16 to 47 of 64.
 @pytest.mark.parametrize(
-    ("changes", "last_row"),
-    [
-        # Rows 8 to 23 of 32, or 16 to 47 of 64.
-        ({"eval_crop_fraction": 0.5}, 92),
-        ({"eval_crop_fraction": 0.5, "eval_crop": "resize_then_crop"}, 94),
-    ],
+    ("crop", "last_row"), [("crop_then_resize", 92), ("resize_then_crop", 94)]
 )
-def test_evaluation_crops_as_it_is_told_to(records, config, changes, last_row):
+def test_evaluation_crops_as_it_is_told_to(records, config, crop, last_row):
     # Blue tells the row: 4 * 31 at the end of the whole.
+    changes = {"eval_crop_fraction": 0.5, "eval_crop": crop}
     (batch,) = evaluate(records, config, batch_size=13, **changes)
     blue = batch.images[:, -1, :, 2] * STDDEV_OF_BLUE + MEAN_OF_BLUE
     assert 255 * float(blue.mean()) == pytest.approx(last_row, abs=4)
@@ -270,25 +265,6 @@ def test_the_parts_of_all_ranks_join_to_the_global_batch(
     assert sizes <= {BATCH // num_ranks // num_parts}
 
 
-def seeds_of(config: Config, step: int, examples: np.ndarray) -> tf.Tensor:
-    """The seeds of a step's examples, of the whole global batch."""
-    epoch = np.arange(step * BATCH, (step + 1) * BATCH) // NUM_EXAMPLES
-    stream = input_pipeline._AUGMENTATION_STREAM
-    keys = example_order.mix_seed(config.seed, stream, epoch)
-    return tf.constant(np.stack([keys, examples], 1))
-
-
-def test_a_batch_is_mixed_by_the_seeds_of_its_examples(records, phased, whole):
-    plain = dataclasses.replace(PHASES[2], num_steps=4, mixup=0.0, cutmix=0.0)
-    unmixed = dataclasses.replace(phased, phases=(plain,))
-    (batch,) = train(records, unmixed, start_step=3)
-    seeds = seeds_of(phased, 3, batch.examples)
-    images, mix_weight = mixing.mix_pairs(batch.images, seeds, 0.3, 1.0)
-    # Only fused multiplications may round otherwise.
-    np.testing.assert_allclose(whole[3].images, images, rtol=0, atol=2e-6)
-    np.testing.assert_allclose(whole[3].mix_weight, mix_weight, rtol=0, atol=1e-6)
-
-
 NUM_IMAGES = 9
 SIDE = 300  # 270,000 bytes: three images are less than a megabyte, four more.
 
@@ -374,12 +350,3 @@ def test_room_is_never_exceeded_however_many_threads_look_at_once():
     numbers = tf.data.Dataset.range(500).map(get, num_parallel_calls=16)
     assert [int(number) for number in numbers] == list(range(500))
     assert 0 < num_bytes_of(cache) <= int(cache._num_bytes) <= 10**6
-
-
-def test_the_label_of_a_kept_image_is_its_own():
-    cache = DecodedCache(1)
-    for value in (7, 8):
-        image, label = tf.fill([2, 2, 3], np.uint8(value)), tf.constant(value, tf.int64)
-        load = functools.partial(lambda *pair: pair, image, label)
-        image, label = cache.get(tf.constant(3, tf.int64), load)
-        assert (int(image[0, 0, 0]), int(label)) == (7, 7)

@@ -1,17 +1,11 @@
-import io
-
-import numpy as np
 import pytest
-from PIL import Image
 
 from data_prep.records import jpeg_header
+from tests.unit.encoded_images import encode, noise
 
 
 def jpeg(mode: str = "RGB", **options) -> bytes:
-    pixels = np.random.default_rng(0).integers(0, 256, (16, 24, 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).convert(mode).save(file, "JPEG", **options)
-    return file.getvalue()
+    return encode(noise(mode), "JPEG", **options)
 
 
 def insert(data: bytes, offset: int, segment: bytes) -> bytes:

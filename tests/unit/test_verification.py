@@ -1,37 +1,21 @@
 import dataclasses
 import hashlib
-import io
 import os
-import shutil
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
-from data_prep.records import (
-    indexing,
-    manifest,
-    tf_example,
-    tfrecord,
-    verification,
-)
-from tests.converter_program import content, run_here
+from data_prep.records import indexing, manifest, tf_example, tfrecord, verification
+from tests.converter_program import content, encoded_image, run_here
 from tests.in_process import Done, assert_refused
 
 pytestmark = pytest.mark.usefixtures("index_cache", "one_process_is_this")
 
 NAMES = ("ant", "bee", "cat")
-NUM_SHARDS = 24
 OTHER_LENGTH = "the checksum of its length does not match"
 OTHER_DATA = "the checksum of its data does not match"
-
-
-def encoded_image(index, image_format="JPEG"):
-    file = io.BytesIO()
-    Image.new("RGB", (8, 4 + index), (5 * index, 0, 0)).save(file, image_format)
-    return file.getvalue()
 
 
 def check(root):
@@ -108,50 +92,33 @@ def example(index, label=1, **changes):
     return tf_example.encode_example(kept)
 
 
-@pytest.fixture(scope="module")
-def many_shards(tmp_path_factory, write_tiny_set):
-    folder = tmp_path_factory.mktemp("many")
-    images = [encoded_image(index) for index in range(2 * NUM_SHARDS)]
-    labels = [index % 3 for index in range(2 * NUM_SHARDS)]
-    write_tiny_set(folder, images, labels, NAMES, [2] * NUM_SHARDS)
-    return folder
-
-
-def one_of_each_shard(values):
-    return st.lists(values, min_size=NUM_SHARDS, max_size=NUM_SHARDS)
-
-
 @settings(
-    max_examples=4,  # Each flips a bit in each of the shards.
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
-    records=one_of_each_shard(st.booleans()),
-    places=one_of_each_shard(st.floats(0, 1, exclude_max=True)),
-    bits=one_of_each_shard(st.integers(0, 7)),
+    shard=st.integers(0, 2),
+    record=st.integers(0, 2),
+    region=st.sampled_from([(0, 8), (8, 12), (12, -4), (-4, 0)]),
+    place=st.floats(0, 1, exclude_max=True),
+    bit=st.integers(0, 7),
 )
 def test_each_flipped_bit_is_found_in_its_file_at_its_record(
-    many_shards, tmp_path, records, places, bits
+    root, shard, record, region, place, bit
 ):
-    root = tmp_path / "damaged"
-    shutil.copytree(many_shards, root)
-    expected = []
-    for shard in range(NUM_SHARDS):
-        # In turn in the length, its checksum, the data and its checksum.
-        begin, end = [(0, 8), (8, 12), (12, -4), (-4, 0)][shard % 4]
-        path = root / shard_path(shard, NUM_SHARDS)
-        data = bytearray(path.read_bytes())
-        bounds = [*offsets_of(root, shard), len(data)]
-        first, last = bounds[records[shard]], bounds[records[shard] + 1]
-        begin += last if begin < 0 else first
-        end += first if end > 0 else last
-        data[begin + int(places[shard] * (end - begin))] ^= 1 << bits[shard]
-        path.write_bytes(data)
-        what = OTHER_LENGTH if shard % 4 < 2 else OTHER_DATA
-        expected.append((shard_path(shard, NUM_SHARDS), first, what))
-    assert check(root) == expected
-    shutil.rmtree(root)
+    """In the length, its checksum, the data or its checksum."""
+    path = root / shard_path(shard)
+    whole = path.read_bytes()
+    first, last = [*offsets_of(root, shard), len(whole)][record : record + 2]
+    begin = region[0] + (last if region[0] < 0 else first)
+    end = region[1] + (first if region[1] > 0 else last)
+    data = bytearray(whole)
+    data[begin + int(place * (end - begin))] ^= 1 << bit
+    path.write_bytes(data)
+    what = OTHER_LENGTH if region[1] > 0 else OTHER_DATA
+    assert check(root) == [(shard_path(shard), first, what)]
+    path.write_bytes(whole)
 
 
 def test_files_of_another_size_are_found(root):
