@@ -28,10 +28,7 @@ class Collectives:
         return self._horovod.rank() if self._horovod else 0
 
     def start(self) -> None:
-        """Starts Horovod, and imports TensorFlow; to be called on all ranks together.
-
-        A process that runs alone doesn't need it.
-        """
+        """Starts Horovod, which imports TensorFlow; to be called on all ranks."""
         os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(_FUSION_BYTES))
         self._horovod = importlib.import_module("horovod.tensorflow")
         self._horovod.init()

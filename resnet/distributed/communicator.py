@@ -11,6 +11,7 @@ import os
 import pickle
 import platform
 import resource
+import secrets
 import sys
 import threading
 import time
@@ -49,10 +50,7 @@ class Communicator:
     """
 
     def __init__(self, process: ProcessInfo, mpi: Any = None) -> None:
-        """Makes the connection; callers use `connect`.
-
-        `mpi` is the module `mpi4py.MPI`, or None for a process that runs alone.
-        """
+        """Callers use `connect`; `mpi` is the module `mpi4py.MPI`, None if alone."""
         self.rank = process.rank
         self.num_ranks = process.num_ranks
         self._mpi = mpi
@@ -67,9 +65,7 @@ class Communicator:
         model_dir: str | None = None,
         outlives_launcher: bool = False,
     ) -> None:
-        """Starts the watchdog of this rank; a process that runs alone needs none.
-
-        The arguments are those of `WatchdogClient`.
+        """Starts the watchdog of this rank, as `WatchdogClient`; none if it is alone.
 
         Raises:
             AgreedError: On all ranks, if rank 0's host doesn't allow its watchdog a
@@ -80,7 +76,7 @@ class Communicator:
         with self.collective_errors():
             if self.rank == 0:
                 _check_open_files(self.num_ranks)
-        token = self.broadcast(client.new_token())
+        token = self.broadcast(secrets.token_hex(16))
         self._watchdog = WatchdogClient(
             process, token, stall_seconds, model_dir, outlives_launcher
         )
@@ -130,8 +126,6 @@ class Communicator:
     def collective_errors(self) -> Iterator[None]:
         """Raises on all ranks, at the end of the block, if any rank has a UserError.
 
-        Without an error, the ranks exchange one number, however many they are.
-
         Raises:
             AgreedError: On all ranks, with the message of the lowest rank with one.
         """
@@ -142,12 +136,10 @@ class Communicator:
             sentence = str(error)
         failed = self._lowest_rank(sentence is not None)
         if failed is not None:
-            raise AgreedError(self._broadcast_from(failed, sentence))
+            raise AgreedError(self.broadcast(sentence, failed))
 
     def assert_equal_across_ranks(self, what: str, value: str) -> None:
         """Refuses to continue if ranks differ in something that they must share.
-
-        They compare a digest of a long value, so that they exchange a few bytes.
 
         Raises:
             AgreedError: On all ranks, naming the first rank that differs from rank 0.
@@ -158,7 +150,7 @@ class Communicator:
         rank = self._lowest_rank(own != first)
         if rank is None:
             return
-        other, host = self._broadcast_from(rank, (own, platform.node()))
+        other, host = self.broadcast((own, platform.node()), rank)
         is_quoted = isinstance(other, str) and isinstance(first, str)
         quoted = f" ({other} and {first})" if is_quoted else ""
         raise AgreedError(
@@ -207,11 +199,8 @@ class Communicator:
         """Returns a connection for a background thread; to be called on all ranks."""
         return BackgroundCommunicator(self._world.Dup() if self._world else None)
 
-    def broadcast(self, value: Any) -> Any:
-        """Returns rank 0's picklable value to each rank."""
-        return self._broadcast_from(0, value)
-
-    def _broadcast_from(self, rank: int, value: Any) -> Any:
+    def broadcast(self, value: Any, rank: int = 0) -> Any:
+        """Returns the picklable value of one rank to each rank."""
         return value if self._world is None else self._world.bcast(value, root=rank)
 
     def allreduce_sum(self, values: np.ndarray) -> np.ndarray:
@@ -295,10 +284,7 @@ class Communicator:
             self._mpi.Finalize()
 
     def abort(self, exit_code: int, reason: str) -> None:
-        """Ends all ranks of the job at once; for a failure of this rank alone.
-
-        The launcher may pass the exit code on.
-        """
+        """Ends all ranks of the job at once; for a failure of this rank alone."""
         sys.stdout.flush()
         if self._watchdog is not None:
             self._watchdog.failed(reason)
@@ -313,9 +299,8 @@ class Communicator:
 class BackgroundCommunicator:
     """The connection of a background thread of one rank to those of the other ranks.
 
-    It uses an MPI communicator of its own, so that its messages can't be mistaken for
-    those of the main thread. A thread that waits for other ranks sleeps: MPI's blocking
-    calls would spin and take a core from the training.
+    Its messages can't be mistaken for those of the main thread. A thread that waits for
+    others sleeps: MPI's blocking calls would spin and take a core from the training.
     """
 
     def __init__(self, mpi_communicator: Any = None) -> None:

@@ -44,8 +44,7 @@ class Link(NamedTuple):
 def rounds(ranks: Sequence[int]) -> list[list[tuple[int, int]]]:
     """Returns the pairs of neighbors on a ring, in rounds without a common rank.
 
-    So each rank is measured with two others, and a round uses all hosts at the same
-    time, as a training does, without two measurements at one host.
+    A round uses all hosts at the same time, as a training does, but each only once.
     """
     number = len(ranks)
     pairs = [(ranks[i], ranks[(i + 1) % number]) for i in range(number)]
@@ -94,12 +93,9 @@ def _seconds(
 
 @dataclass(frozen=True)
 class SentBytes:
-    """What this process and its host have sent so far.
+    """What this process has sent by TCP, by the interface, and its host by each port.
 
-    Attributes:
-        tcp_bytes: Bytes that this process has sent by TCP, by the interface.
-        port_bytes: Bytes that the host has sent by each port of a fabric.
-        open_devices: The device files of fabrics that this process has opened.
+    `open_devices` are the device files of fabrics that this process has opened.
     """
 
     tcp_bytes: Mapping[str, int]

@@ -12,12 +12,10 @@ from resnet.exchange import plan
 class Traffic(NamedTuple):
     """The bytes of one rank's gradients in a step, without Horovod's own messages.
 
-    Attributes:
-        message_bytes: Bytes of the rank's coded gradients, however they are sent; of
-            its gradients themselves where they aren't compressed.
-        bytes_sent: Bytes that the rank sends; 0 on one rank.
-        num_dense: Number of compressed vectors whose messages are dense, since coded
-            ones would be longer.
+    `message_bytes` are those of the rank's coded gradients, however they are sent, or
+    of its gradients where they aren't compressed; `bytes_sent` those that it sends, 0
+    on one rank. `num_dense` is the number of compressed vectors whose messages are
+    dense, since coded ones would be longer.
     """
 
     message_bytes: Any
@@ -40,14 +38,11 @@ class ExchangeAccount(NamedTuple):
 
     Attributes:
         message_bytes, bytes_sent, num_dense: As in `Traffic`.
-        compression_error: Euclidean norm of the residuals, divided by that of
-            what was to be sent (with error feedback, the gradients plus what earlier
-            messages lacked); 0 without compression.
+        compression_error: Norm of the residuals, divided by that of what was to be sent
+            (with error feedback, with what earlier messages lacked); 0 if not coded.
         exposed_seconds: Seconds from this rank's last gradient to the last mean
-            gradient: the time of the exchange which the backward pass doesn't cover, of
-            coding, sending, waiting for slower ranks, and decoding. With Muon it
-            contains the orthogonalizations of the gradients that arrive first, which
-            hide a part of the exchange.
+            gradient: of the exchange, what the backward pass doesn't cover. With Muon
+            it contains the orthogonalizations of the gradients that arrive first.
     """
 
     message_bytes: Any

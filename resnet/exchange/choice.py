@@ -52,9 +52,8 @@ class Interconnect(NamedTuple):
 def choose(settings: CompressionSettings, communicator: Communicator) -> str:
     """Returns the exchange of a run, the same on all ranks.
 
-    "auto" becomes "allgather" or "sliced", by a measurement of the network; on up to
-    two ranks, which send as many bytes both ways, "allgather". It stays "auto" where no
-    messages are exchanged.
+    "auto" becomes "allgather" or "sliced", by a measurement of the network; up to two
+    ranks send as many bytes both ways. Without messages it stays "auto".
     """
     has_messages = (
         settings.compress != "none" and not METHODS[settings.method].is_summed
@@ -85,9 +84,8 @@ def choose(settings: CompressionSettings, communicator: Communicator) -> str:
 def measure(communicator: Communicator) -> Interconnect:
     """Returns the network of two or more ranks, as the slowest rank sees it.
 
-    Every rank sends short messages, then long ones, to all others. To be called on all
-    ranks; all get the same result. A rank sends some 25 MB, which takes 0.2 s at 1
-    Gbit/s, and from 1,024 ranks on more: 100 MB with 4,096.
+    To be called on all ranks; all get the same result. Each sends short messages, then
+    long ones, to all others: some 25 MB, and from 1,024 ranks on more, 100 MB of 4,096.
     """
     others = communicator.num_ranks - 1
     large = max(_LARGE_BYTES // others, _LEAST_LARGE_BYTES)

@@ -129,9 +129,7 @@ class CompressedExchange(GradientExchange):
         settings: CompressionSettings,
         seed: int,
     ) -> None:
-        """Prepares the exchange for variables by their names, the same on all ranks.
-
-        For a method with a momentum, the settings are those of the run.
+        """Prepares the exchange; for a method with a momentum, by the run's settings.
 
         Raises:
             AgreedError: On all ranks, if the settings don't fit the variables or a
@@ -174,8 +172,7 @@ def make_exchange(
 ) -> GradientExchange:
     """Returns the exchange of gradients that the settings of a run ask for.
 
-    They name the exchange ("auto" is resolved); `shapes` are those of the variables by
-    their names, in the order of the gradients.
+    "auto" is resolved; the variables by name are in the order of the gradients.
 
     Raises:
         AgreedError: On all ranks, if the settings don't fit the variables or a host.

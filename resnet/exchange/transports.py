@@ -41,9 +41,7 @@ class Means(NamedTuple):
 class Transport:
     """Averages what the ranks send of some vectors; a subclass says how it travels.
 
-    Attributes:
-        rank_variables: The state of this rank that the transport keeps from step to
-            step, by its stored name.
+    `rank_variables` is what this rank keeps from step to step, by its stored name.
     """
 
     def __init__(
@@ -54,8 +52,6 @@ class Transport:
         seed: int,
     ) -> None:
         """Prepares the exchange of vectors, by the shapes of their gradients.
-
-        `seed` is that of the random numbers that the methods draw.
 
         Raises:
             AgreedError: On all ranks, if the settings don't fit the shapes or a host.
@@ -205,8 +201,7 @@ class Gather(Transport):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the message of the vector of a number, and what it lacks.
 
-        Where any message would be longer than that of all values, it is this one; where
-        that depends on the values, the op chooses.
+        It is dense if any would be longer; if that depends on values, the op chooses.
         """
         shape = values.shape.as_list()
         method = METHODS[self._settings.method]
@@ -270,10 +265,7 @@ class Slices(Gather):
         of_ranks: Sequence[Sequence["Piece"]],
         name: str,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the messages that this rank receives for the pieces of its slice.
-
-        And the bytes that it sends to other ranks for theirs.
-        """
+        """Returns the messages for the pieces of this rank's slice, and the bytes sent."""
         cut, lengths = [], []
         for vector, message in enumerate(coded):
             sizes = [
@@ -371,9 +363,7 @@ def buckets(sizes: Sequence[int]) -> list[list[int]]:
 
 
 class ShortVectorsWhole(Transport):
-    """Averages vectors of fewer than `dense_below` values as they are.
-
-    Biases and the variables of normalizations are few values, and matter much.
+    """Averages vectors of fewer than `dense_below` values, such as biases, as they are.
 
     Source: synxlin/deep-gradient-compression, whose train.py compresses variables of
     two or more dimensions only.

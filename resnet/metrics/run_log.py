@@ -103,9 +103,10 @@ class RunLog:
     def step_done(self, settings: StepSettings, account: ExchangeAccount) -> None:
         """Counts a step, and logs it where a line is due."""
         self.costs.step_done(account)
-        self._count_step(settings)
+        self.count_step(settings)
 
-    def _count_step(self, settings: StepSettings) -> None:
+    def count_step(self, settings: StepSettings) -> None:
+        """Counts a step whose costs are counted, and logs it where a line is due."""
         config, state = self._config, self._state
         self.progress.step_done()
         is_last = state.step == config.last_step

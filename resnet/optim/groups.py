@@ -15,8 +15,6 @@ class Group(NamedTuple):
 
     Attributes:
         places: Their places among all variables of the optimizer.
-        names: Their names, such as `stage1_block1_1/kernel`.
-        variables: The variables.
         decays: Whether weight decay applies to each.
         rate_factor: The factor of the learning rate, more than 0.
         slots: The state of the whole optimizer, by its stored names.
@@ -39,26 +37,6 @@ class Group(NamedTuple):
         return [self.slots[f"{kind}/{name}"] for name in self.names]
 
 
-class Rule(NamedTuple):
-    """How an optimizer updates variables.
-
-    Attributes:
-        update: Updates the variables of a group inside the graph of a step, by their
-            mean gradients over the global batch; returns the bytes that this rank sends
-            to others for it.
-        make_slots: Returns the state for variables by their names, as it is before the
-            first step: zeros, by stored names.
-        takes: Whether the rule is for a variable of a shape; others are updated by
-            momentum.
-        decays: Whether weight decay applies to a variable with a name and shape.
-    """
-
-    update: Callable[[Group, Sequence[tf.Tensor], StepSettings], int]
-    make_slots: Callable[[Mapping[str, tf.Variable]], dict[str, tf.Variable]]
-    takes: Callable[[Sequence[int]], bool] = lambda shape: True
-    decays: Callable[[str, Sequence[int]], bool] = lambda name, shape: True
-
-
 def slots_like(
     variables: Mapping[str, tf.Variable], *kinds: str
 ) -> dict[str, tf.Variable]:
@@ -70,9 +48,26 @@ def slots_like(
     }
 
 
-def velocities(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Variable]:
-    """Returns the slots of rules that have a velocity alone."""
-    return slots_like(variables, "velocity")
+class Rule(NamedTuple):
+    """How an optimizer updates variables.
+
+    Attributes:
+        update: Updates the variables of a group inside the graph of a step, by their
+            mean gradients over the global batch; returns the bytes that this rank sends
+            to others for it.
+        make_slots: Returns the state for variables by their names, as it is before the
+            first step: zeros, by stored names; unless set, of velocities.
+        takes: Whether the rule is for a variable of a shape; others are updated by
+            momentum.
+        decays: Whether weight decay applies to a variable with a name and shape.
+    """
+
+    update: Callable[[Group, Sequence[tf.Tensor], StepSettings], int]
+    make_slots: Callable[[Mapping[str, tf.Variable]], dict[str, tf.Variable]] = (
+        lambda variables: slots_like(variables, "velocity")
+    )
+    takes: Callable[[Sequence[int]], bool] = lambda shape: True
+    decays: Callable[[str, Sequence[int]], bool] = lambda name, shape: True
 
 
 def balanced(costs: Sequence[float], num_parts: int) -> list[list[int]]:

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from resnet.config.phases import StepSettings
 from resnet.optim import momentum, norms
-from resnet.optim.groups import Group, Rule, velocities
+from resnet.optim.groups import Group, Rule
 
 
 def update(group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings) -> int:
@@ -43,6 +43,5 @@ def update(group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings)
 
 RULE = Rule(
     update,
-    velocities,
     decays=lambda name, _: not name.endswith(("/bias", "/gamma", "/beta")),
 )

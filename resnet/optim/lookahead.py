@@ -19,8 +19,7 @@ class Lookahead:
     the last step of the run, the variables become the slow copies as they are. That
     holds also for the averages of batch normalization in phases that freeze it.
 
-    Attributes:
-        slow: The slow copy of each variable.
+    `slow` has the slow copy of each variable.
 
     Source: Zhang et al. 2019, arXiv:1907.08610, whose alpha is 1 - decay; the decay
     that grows, and the same for the averages of batch normalization: Jordan 2024,
@@ -41,17 +40,13 @@ class Lookahead:
 
     def after_step(self, num_steps: int) -> None:
         """Does what is due when `num_steps` steps of the run are done."""
-        if num_steps % self._config.lookahead_every == 0:
-            self._exchange(tf.constant(decay(self._config, num_steps), tf.float32))
-        if num_steps == self._config.train_steps:
+        config = self._config
+        if num_steps % config.lookahead_every == 0:
+            fraction = float((num_steps / config.train_steps) ** config.lookahead_power)
+            self._exchange(tf.constant(config.lookahead_decay * fraction, tf.float32))
+        if num_steps == config.train_steps:
             self._exchange(tf.constant(1.0))
 
     def _exchange_in_graph(self, decay: tf.Tensor) -> None:
         for slow, variable in zip(self.slow, self._variables, strict=True):
             variable.assign(slow.assign_sub((1 - decay) * (slow - variable)))
-
-
-def decay(config: Config, num_steps: int) -> float:
-    """Returns the part of the slow copies that is kept after `num_steps` steps."""
-    fraction = num_steps / config.train_steps
-    return config.lookahead_decay * float(fraction**config.lookahead_power)

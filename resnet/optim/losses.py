@@ -49,9 +49,8 @@ def binary_cross_entropy(
 ) -> tf.Tensor:
     """Returns the sum over classes of the sigmoid cross-entropy, `[batch]` float32.
 
-    Composer sums over classes, too; timm takes the mean, which needs learning rates
-    larger by the number of classes. Targets, `[batch, num_classes]`, above a threshold
-    count as 1, and others as 0; a threshold of 0 leaves them as they are.
+    As Composer's; timm takes the mean. Targets, `[batch, num_classes]`, above a
+    threshold count as 1, and others as 0; one of 0 leaves them as they are.
 
     Source: Wightman et al. 2021, arXiv:2110.00476, section 2.3, as in timm,
     loss/binary_cross_entropy.py; mosaicml/composer, composer/loss/loss.py.
@@ -63,9 +62,7 @@ def binary_cross_entropy(
 
 
 def _smoothed(labels: tf.Tensor, num_classes: int, label_smoothing: float) -> tf.Tensor:
-    """Returns the labels, of which a fraction is spread evenly over all classes.
-
-    They are `[batch, num_classes]` float32.
+    """Returns the smoothed labels, `[batch, num_classes]` float32.
 
     Source: Szegedy et al. 2015, arXiv:1512.00567, section 7.
     """
@@ -84,12 +81,8 @@ def _of_partners(rows: tf.Tensor) -> tf.Tensor:
 
 
 def classifier_bias_init(phase: PhaseSettings, num_classes: int) -> float:
-    """Returns what the biases of the last layer begin with.
+    """Returns what the last layer's biases begin with, so that it guesses at first.
 
-    With binary cross-entropy it is -log(num_classes), so that the first probabilities
-    are nearly those of a guess, as they are with a softmax of equal logits.
-
-    Source: mosaicml/composer, composer/models/initializers.py,
-    linear_log_constant_bias.
+    Source: mosaicml/composer, models/initializers.py, linear_log_constant_bias.
     """
     return -math.log(num_classes) if phase.loss == "binary_cross_entropy" else 0.0

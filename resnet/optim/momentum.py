@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from resnet import native
 from resnet.config.phases import StepSettings
-from resnet.optim.groups import Group, Rule, velocities
+from resnet.optim.groups import Group, Rule
 
 
 def update(group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings) -> int:
@@ -65,4 +65,4 @@ def _decay(group: Group, settings: StepSettings) -> float:
     return settings.decay / factor
 
 
-RULE = Rule(update, velocities)
+RULE = Rule(update)

@@ -25,7 +25,7 @@ from resnet import native
 from resnet.config.phases import StepSettings
 from resnet.distributed.collectives import Collectives
 from resnet.optim import norms
-from resnet.optim.groups import Group, Rule, balanced, velocities
+from resnet.optim.groups import Group, Rule, balanced
 
 # The odd polynomial a x + b x^3 + c x^5 that each iteration applies to the singular
 # values, and the number of iterations: Jordan's, after which the singular values of a
@@ -96,10 +96,9 @@ def normalization_factor(kernel: tf.Variable) -> tf.Tensor:
 def normalize_kernels(network: keras.Model) -> None:
     """Gives the kernels of convolutions the norm that Muon's updates give them.
 
-    The biases and moving averages of their batch normalization are scaled with them, so
-    that the network computes the same, apart from the epsilon of the normalization.
-    Without this, the averages of initial weights would not fit the kernels after the
-    first update. All convolutions of the network have batch normalization.
+    The biases and moving averages of their batch normalization, which all have, are
+    scaled with them, so that the averages fit after the first update, and the network
+    computes the same, apart from the epsilon.
     """
     for layer in network.layers:
         kernel = getattr(layer, "kernel", None)
@@ -171,7 +170,6 @@ def product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
 
 RULE = Rule(
     update,
-    velocities,
     takes=_is_convolution,
     decays=lambda _, shape: not _is_convolution(shape),
 )

@@ -18,11 +18,9 @@ from resnet.optim.groups import Group, Rule
 class Optimizer:
     """Updates trainable variables by the rule that the settings name.
 
-    Attributes:
-        variables: The variables by their names, in the order of the gradients.
-        decays: Whether weight decay applies to each variable.
-        slots: The state, float32, by its stored names such as `velocity/stem/kernel`;
-            zeros before the first step.
+    The `variables` have their names, and are in the order of the gradients; `decays` is
+    whether weight decay applies to each. `slots` are the state, float32, by its stored
+    names such as `velocity/stem/kernel`; zeros before the first step.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from resnet.config.phases import StepSettings
 from resnet.optim import momentum
-from resnet.optim.groups import Group, Rule, velocities
+from resnet.optim.groups import Group, Rule
 
 
 def update(group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings) -> int:
@@ -31,4 +31,4 @@ def update(group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings)
     return momentum.update(group, gradients, settings._replace(decay=0.0))
 
 
-RULE = Rule(update, velocities)
+RULE = Rule(update)

@@ -24,14 +24,11 @@ class TrainState:
     """The state of a training run between two steps.
 
     Attributes:
-        config: The run's settings.
         step: Number of steps done.
-        model: The network.
         optimizer: The optimizer, with the slots of each trainable variable.
-        ema: Exponential moving averages of all of the network's variables, in their
-            order; empty if the settings want none.
-        lookahead: The slow weights of Lookahead, for all of the network's variables in
-            their order; None if the settings want none.
+        ema, lookahead: Exponential moving averages, and the slow weights of Lookahead,
+            of all of the network's variables in their order; empty, and None, if the
+            settings want none.
         rank_variables: Variables as large as the model that differ from rank to rank,
             by their stored names: what an exchange of compressed gradients keeps, such
             as the residuals of error feedback, or the velocities of a run with local
@@ -216,9 +213,8 @@ def averaged_over_ranks(
 ) -> Iterator[None]:
     """Replaces variables by their mean over all ranks inside the block.
 
-    Evaluation and checkpoints need the same network on all ranks. Afterwards each rank
-    has its own values again, so that the training doesn't depend on when it was
-    evaluated or saved.
+    Afterwards each rank has its own values again, so that the training doesn't depend
+    on when it was evaluated or saved.
     """
     with _restored_after(variables):
         communicator.allreduce_mean(variables)

@@ -13,8 +13,7 @@ from resnet.distributed.communicator import AgreedFailure, Communicator
 
 
 def check_loss(
-    loss: float,
-    local_loss: float,
+    losses: tuple[float, float],
     step: int,
     examples: np.ndarray,
     model_dir: Path,
@@ -24,12 +23,13 @@ def check_loss(
 
     `model_dir/diverged-step-00000123.json` then lists the examples of each rank whose
     own loss is not finite, by their indices in the whole split, of which `examples`,
-    `[local_batch]` int64, are this rank's. `loss` is the mean of all ranks, each of
-    which must call it, and `step` the number of steps done.
+    `[local_batch]` int64, are this rank's. The losses are the mean of all ranks, each
+    of which must call it, and this rank's; `step` is the number of steps done.
 
     Raises:
         AgreedFailure: On all ranks, if the loss is not finite.
     """
+    loss, local_loss = losses
     if math.isfinite(loss):
         return
     own_report = None

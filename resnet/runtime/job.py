@@ -50,14 +50,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Run:
-    """What is trained.
+    """What is trained, and on which examples this rank reads.
 
-    Attributes:
-        config: The settings; neither the precision nor the exchange is "auto".
-        train: The training examples that this rank reads.
-        validation: The validation examples that this rank reads; None for a run without
-            evaluation.
-        lock: The lock of the folder on rank 0; None on other ranks.
+    In the settings, neither the precision nor the exchange is "auto". `validation` is
+    None for a run without evaluation, and `lock` on all ranks but rank 0.
     """
 
     config: Config

@@ -23,14 +23,13 @@ WRAPPER_NAME = "mpirun-rank"
 def fork_rank() -> int | None:
     """Continues in a child process, which Hydra doesn't kill together with its own.
 
-    The child is in a session and a process group of its own, and has its parent's
-    connection to the proxy, which MPI needs only when it starts and ends. The parent
-    remains as the wrapper of the rank: it forwards the signals that ask to stop, and
-    ends as the rank does. If the wrapper dies, so does the rank, until it calls
+    The child is in a session of its own, and has its parent's connection to the proxy.
+    The parent remains as the wrapper of the rank: it forwards the signals that ask to
+    stop, and ends as the rank does. If it dies, so does the rank, until that calls
     `StopSignals.outlive_launcher`.
 
-    To be called before threads are started. Returns the process id of the rank wrapper;
-    None in a process that MPICH's mpirun has not started, which is left as it is.
+    To be called before threads are started. Returns the process id of the wrapper; None
+    in a process that MPICH's mpirun has not started, which is left as it is.
     """
     if not _is_under_hydra(os.environ):
         return None

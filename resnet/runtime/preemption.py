@@ -80,9 +80,8 @@ class StopSignals:
     """Records stop requests, which the training loop checks after each step.
 
     They are SIGTERM, SIGUSR1, SIGINT, and SIGHUP of a terminal that is closed; also the
-    death of the launcher, after `outlive_launcher`. `seen` is the name of the first
-    one. Repeated signals change nothing, except that a second Ctrl-C (SIGINT) ends the
-    process at once, also within a step.
+    death of the launcher, after `outlive_launcher`. `seen` names the first one. Of the
+    others, a second Ctrl-C (SIGINT) ends the process at once, also within a step.
     """
 
     def __init__(self, wrapper: int | None = None) -> None:

@@ -26,13 +26,12 @@ _exits_at_once = False
 def run(main: Main, argv: Sequence[str]) -> int:
     """Runs `main(argv, process, communicator)`, and returns the exit code.
 
-    A UserError is printed as one sentence, with exit code 2. If all ranks know of it
-    (`Communicator.collective_errors`), rank 0 prints it and every rank exits by itself;
-    else the rank prints it and aborts the job. Any other exception aborts the job too,
-    with its traceback and exit code 1. A failure that all ranks know of, such as a
-    non-finite loss, is one sentence and exit code 1, preemption one and
-    `REQUEUE_EXIT_CODE`. Signals that ask the program to stop no longer have an effect
-    when `main` has ended.
+    A UserError is printed as one sentence, with exit code 2: by rank 0 if all ranks
+    know of it (`Communicator.collective_errors`), and every rank exits by itself; else
+    by the rank, which aborts the job. Any other exception aborts it with its traceback
+    and exit code 1. A failure that all ranks know of is one sentence and exit code 1,
+    preemption one and `REQUEUE_EXIT_CODE`. When `main` has ended, signals that ask the
+    program to stop have no effect.
     """
     try:
         process = placement.find_process_info(os.environ)

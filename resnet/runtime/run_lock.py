@@ -36,8 +36,6 @@ class RunLock:
     def __init__(self, model_dir: Path) -> None:
         """Acquires the lock, and removes unfinished files of a job that was killed.
 
-        Without locks of the file system, another job may be writing these: they stay.
-
         Raises:
             Locked: If another job holds the lock, naming that job.
             UserError: If the lock file can't be opened.
@@ -45,7 +43,7 @@ class RunLock:
         self._path = model_dir / FILE
         self._folder = model_dir.stat()
         self._descriptor = _lock(self._path)
-        if self._descriptor is not None:
+        if self._descriptor is not None:  # Else another job may be writing these.
             for name in _FILES_OF_A_JOB:
                 atomic_files.remove_leftovers(model_dir, name)
 
@@ -56,8 +54,7 @@ class RunLock:
         can't tell now, the job continues with a warning.
 
         Raises:
-            UserError: If the folder was removed, moved or replaced.
-            Locked: If another job has locked it meanwhile.
+            UserError: If the folder was removed, moved, replaced or locked by others.
         """
         try:
             is_here = _is_at(self._folder, self._path.parent)

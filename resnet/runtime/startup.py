@@ -49,8 +49,6 @@ def join_job(
 ) -> None:
     """Starts the watchdog, and checks that all ranks run the same installation.
 
-    The arguments are those of `WatchdogClient`.
-
     Raises:
         AgreedError: On all ranks, if the installations differ.
     """
@@ -62,9 +60,7 @@ def join_job(
 def check_same_settings(
     what: str, record_set: RecordSet | None, settings: Any, communicator: Communicator
 ) -> None:
-    """Refuses ranks that have different data sets (if any) or settings.
-
-    The `source` of the data set may differ; settings are compared by their `repr`.
+    """Refuses ranks that have different data sets (apart from the source) or settings.
 
     Raises:
         AgreedError: On all ranks, if they differ, saying what.
@@ -87,10 +83,10 @@ def check_shards(
         AgreedError: On all ranks, if a shard is missing, truncated, or not on the nodes
             where `shard_by` requires it.
     """
-    splits = {name: record_set.manifest.splits[name] for name in split_names}
+    splits = record_set.manifest.splits
     return {
-        name: record_sets.check_split(record_set, split, shard_by, communicator)
-        for name, split in splits.items()
+        name: record_sets.check_split(record_set, splits[name], shard_by, communicator)
+        for name in split_names
     }
 
 
@@ -215,9 +211,9 @@ def start_tensorflow(communicator: Communicator) -> None:
 def import_tensorflow() -> None:
     """Imports TensorFlow without its notes.
 
-    During its import, TensorFlow 2.21 prints the same notes twice on each rank, at any
-    TF_CPP_MIN_LOG_LEVEL. Only warnings and errors are passed on, except the one about a
-    missing GPU. Also outside ranks, TensorFlow's own allocator allocates tensors.
+    TensorFlow 2.21 prints them on each rank, at any TF_CPP_MIN_LOG_LEVEL. Warnings and
+    errors are passed on, except the one about a missing GPU. Also outside ranks,
+    TensorFlow's own allocator allocates tensors.
     """
     for name, value in placement.TENSOR_ALLOCATOR.items():
         os.environ.setdefault(name, value)

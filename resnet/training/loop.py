@@ -66,14 +66,8 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
                 last, settings, stop_requested(job.signals), manager.wanted
             )
             state.end_step()
-            check_loss(
-                result.loss,
-                result.local_loss,
-                state.step,
-                examples,
-                run.folder,
-                communicator,
-            )
+            losses = (result.loss, result.local_loss)
+            check_loss(losses, state.step, examples, run.folder, communicator)
             state.losses.append(float(result.loss))
             log.step_done(settings, synchronize(result.account))
             is_last = state.step == config.last_step
@@ -89,10 +83,7 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
 
 
 def _restored_state(run: Run, job: Job) -> tuple[TrainState, GradientExchange]:
-    """Returns the state of the newest checkpoint, or that before step 1.
-
-    And the exchange of its gradients.
-    """
+    """Returns the newest state, or that before step 1, and its gradients' exchange."""
     config, communicator = run.config, job.communicator
     with communicator.collective_errors():
         state = TrainState(config)

@@ -34,8 +34,7 @@ _LONGEST_NAME = 150  # At least that of any file of a run, from its folder.
 def prepare(config: Config) -> tuple[RunLock, dict[str, str]]:
     """Creates and locks the folder of a run that starts or resumes; on rank 0.
 
-    Returns the lock, and what `match_saved_run` returns; the errors are those of the
-    functions that it calls.
+    Returns the lock, and what `match_saved_run` returns.
     """
     model_dir = Path(config.model_dir)
     make(config.model_dir)
@@ -92,9 +91,7 @@ def not_writable(error: OSError) -> UserError:
 
 
 def take_lock(model_dir: Path) -> RunLock:
-    """Locks the folder until the process ends; returns the lock.
-
-    It removes what a killed save has left there, or gives it its name back.
+    """Locks the folder until the process ends, and tidies it up; returns the lock.
 
     Raises:
         UserError: If it can't be locked. If another job has, `failure.json` says so.
@@ -110,9 +107,7 @@ def take_lock(model_dir: Path) -> RunLock:
 
 
 def match_saved_run(config: Config) -> dict[str, str]:
-    """Returns what the saved run chose where `MEASURED_SETTINGS` are "auto".
-
-    A run without a checkpoint doesn't count.
+    """Returns what a run with a checkpoint chose where `MEASURED_SETTINGS` are "auto".
 
     Raises:
         UserError: If the folder holds a run with other settings, naming the

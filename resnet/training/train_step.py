@@ -37,10 +37,7 @@ class StepResult(NamedTuple):
 
 
 class TrainStep:
-    """The step of one phase of a run, traced into a graph when it is first called.
-
-    `is_traced` is whether the graph exists, since at least one step is done.
-    """
+    """The step of one phase of a run; `is_traced` from its first call on."""
 
     def __init__(
         self, state: TrainState, phase: Phase, exchange: GradientExchange
@@ -188,9 +185,8 @@ def apply_directions(
 ) -> None:
     """Updates the optimizer's variables by directions that contain the momentum.
 
-    To be called inside the graph of a step. The mean directions over ranks, one for
-    each variable, are yet to be multiplied by the learning rate. The optimizer's
-    velocities are those of the weight decay alone.
+    To be called inside the graph, by the mean directions over ranks, without the rate.
+    The optimizer's velocities are those of the weight decay alone.
     """
     optimizer.apply([tf.zeros_like(direction) for direction in directions], settings)
     for variable, direction in zip(

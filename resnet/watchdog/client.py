@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import platform
-import secrets
 import select
 import signal
 import socket
@@ -47,14 +46,10 @@ class WatchdogClient:
     ) -> None:
         """Starts the watchdog.
 
-        Args:
-            token: A secret of this job, the same on all ranks.
-            stall_seconds: Seconds without progress after which a rank has stalled
-                (`stalls.find_stall`).
-            model_dir: Folder in which rank 0's watchdog writes `failure.json`, if any.
-            outlives_launcher: Whether this rank saves and ends by itself when the
-                launcher has died, rather than being killed. Its parent is then its
-                rank wrapper, a child of the launcher.
+        `token` is a secret of the job; after `stall_seconds` without progress a rank
+        has stalled (`stalls.find_stall`); in `model_dir`, if any, rank 0's watchdog
+        writes `failure.json`. A rank that `outlives_launcher` saves and ends by itself
+        when the launcher has died; its parent is its rank wrapper.
         """
         self._status: dict[str, Any] = {}  # The status that was reported last.
         self._process = subprocess.Popen(
@@ -131,8 +126,7 @@ class WatchdogClient:
     def failed(self, text: str) -> None:
         """Reports why the job fails; afterwards this rank has to end the job.
 
-        It waits up to 10 s until the watchdog has passed on the sentence or traceback,
-        of a long one the end, and exited.
+        It waits up to 10 s until the watchdog has passed on the end of it, and exited.
         """
         last = text.encode()[-_TRACEBACK_BYTES:].decode(errors="replace")
         self._channel.send({"failed": last})
@@ -147,11 +141,6 @@ class WatchdogClient:
     def deregister(self) -> None:
         """Reports that this rank is done; the watchdog exits after the rank has."""
         self._channel.send({"deregister": True})
-
-
-def new_token() -> str:
-    """Returns a secret that keeps the watchdogs of different jobs apart."""
-    return secrets.token_hex(16)
 
 
 def own_addresses() -> list[str]:

@@ -21,10 +21,8 @@ _STEP = re.compile(r"\bstep (\d+)")
 def append(model_dir: Path, event: str, **facts: Any) -> None:
     """Appends an event; disk errors are ignored, since they must not end a run.
 
-    Several processes may append to one file: a line is written at once.
-
-    The event is "start", "end", "export", "failure" or, of the supervisor,
-    "supervisor"; the facts are JSON values that belong to it.
+    The event is "start", "end", "export", "failure" or "supervisor"; the facts are JSON
+    values. Several processes may append to one file: a line is written at once.
     """
     line = json.dumps({"event": event, "time": round(time.time(), 1), **facts}) + "\n"
     with contextlib.suppress(OSError):
@@ -37,10 +35,7 @@ def append(model_dir: Path, event: str, **facts: Any) -> None:
 
 
 def read(model_dir: Path) -> tuple[list[dict[str, Any]], int]:
-    """Returns the events, and the number of lines that can't be read.
-
-    Without a file there are none.
-    """
+    """Returns the events, none without a file, and the number of unreadable lines."""
     try:
         texts = (model_dir / FILE).read_bytes().split(b"\n")
     except OSError:

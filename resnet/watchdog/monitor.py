@@ -294,9 +294,8 @@ class Watchdog:
     def _await_earlier_deaths(self) -> None:
         """Lets another watchdog report first if its rank died before this one's.
 
-        After one death the launcher kills the other ranks so soon that all deaths are
-        reported at once. Their times are those of the hosts' clocks, which are assumed
-        to be synchronized.
+        After one death the launcher kills the other ranks, so that all are reported at
+        once, with the times of the hosts' clocks.
         """
         self._died_at = time.time()
         deadline = time.monotonic() + _EARLIER_DEATHS_SECONDS

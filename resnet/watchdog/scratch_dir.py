@@ -19,9 +19,7 @@ from resnet.base.errors import UserError
 
 @functools.cache
 def path() -> Path:
-    """Returns the path of the directory, in $TMPDIR or where else Python looks.
-
-    The watchdog learns it before the directory exists: no kill can come between.
+    """Returns the path of the directory, which the watchdog learns before it exists.
 
     Raises:
         UserError: If there is no folder for temporary files.

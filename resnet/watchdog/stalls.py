@@ -21,9 +21,8 @@ class Peer:
         is_timed: Whether the activity must end within the stall time, rather than in
             the longer time for untimed activities.
         waits_for_others: Whether the activity only ends when all ranks do the same.
-        since, heard_at, stopped_since: When the activity began, when its watchdog sent
-            its last message, and when a signal stopped it, if it is stopped, by this
-            process's monotonic clock.
+        since, heard_at, stopped_since: When the activity began, its watchdog sent its
+            last message, and a signal stopped it, if one did, by the monotonic clock.
         longest: Duration of its longest timed activity, in seconds.
     """
 

@@ -142,10 +142,10 @@ def records(lockstep: Lockstep, new_folder: Callable[[str], Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def run(lockstep: Lockstep) -> Callable[..., in_process.Done]:
-    """Returns `run(program, *flags, of_rank_1=(), is_alone=False)`.
+    """Returns `run(program, *flags, of_rank_1=(), is_alone=False, code=0)`.
 
     It runs a program on all ranks, or on rank 0 as a job of one rank, and returns how
-    it has ended. `of_rank_1` are further flags of that rank.
+    it has ended, with that exit code. `of_rank_1` are further flags of that rank.
     """
 
     def run(

@@ -33,6 +33,7 @@ def run(
     program: ModuleType,
     arguments: Sequence[str],
     is_alone: bool = False,
+    code: int = 0,
 ) -> Done:
     """Runs a program on all ranks, or on rank 0 as a job of one rank; returns its end.
 
@@ -43,6 +44,7 @@ def run(
         program: Its module, with `run()`.
         arguments: Command line of this rank, without the program.
         is_alone: Whether rank 0 runs it as a job of one rank.
+        code: The exit code that it must have.
     """
     own: Done | None = None
     failure = None
@@ -54,10 +56,9 @@ def run(
     failures = lockstep.failures(f"the end of {program.__name__}", failure)
     assert not any(failures), "\n".join(filter(None, failures))
     ends = [one for one in lockstep.gather(own) if one is not None]
-    codes = [end.returncode for end in ends]
-    assert len(set(codes)) == 1, f"exit codes of the ranks: {codes}\n{ends}"
+    assert {end.returncode for end in ends} == {code}, str(ends)
     return Done(
-        codes[0],
+        code,
         "".join(end.stdout for end in ends),
         "".join(end.stderr for end in ends),
     )

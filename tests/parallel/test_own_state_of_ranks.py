@@ -19,10 +19,7 @@ from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.distributed.communicator import AgreedError, Communicator
 from tests import rank_state
 
-IN_3 = pytest.mark.ranks(3)
-on_2_and_3_ranks = pytest.mark.parametrize(
-    "num_ranks", [2, pytest.param(3, marks=IN_3)]
-)
+pytestmark = pytest.mark.ranks(3)
 
 
 @pytest.fixture(scope="module")
@@ -75,69 +72,46 @@ def full_disk(is_here: bool) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@on_2_and_3_ranks
-def test_each_rank_writes_its_own_file_and_rank_0_the_rest(saved, num_ranks):
-    folder = of_step(saved[0], 30)
-    names = {file.name for file in folder.iterdir()}
-    prefixes = [f"rank-{rank:05d}-of-{num_ranks:05d}" for rank in range(num_ranks)]
-    assert names == {"checkpoint.json"} | {
-        f"{prefix}.{suffix}"
-        for prefix in ("state", *prefixes)
-        for suffix in ("index", "data-00000-of-00001")
-    }
-    contents = json.loads((folder / "checkpoint.json").read_text())
-    assert set(contents["files"]) == names - {"checkpoint.json"}
-
-
-def test_only_the_newest_checkpoint_keeps_the_ranks_own_state(saved):
+def test_each_rank_writes_its_own_file_which_only_the_newest_checkpoint_keeps(saved):
     model_dir, found = saved
-    for step in found["in succession"]:
+    of_ranks = [f"rank-{rank:05d}-of-00003" for rank in range(3)]
+    for step in (*found["in succession"], 30):
         folder = of_step(model_dir, step)
         names = {file.name for file in folder.iterdir()}
-        state = {"state.index", "state.data-00000-of-00001"}
-        assert names == {"checkpoint.json", *state}
+        assert names == {"checkpoint.json"} | {
+            f"{prefix}.{suffix}"
+            for prefix in ("state", *(of_ranks if step == 30 else ()))
+            for suffix in ("index", "data-00000-of-00001")
+        }
         contents = json.loads((folder / "checkpoint.json").read_text())
-        assert set(contents["files"]) == state
+        assert set(contents["files"]) == names - {"checkpoint.json"}
         assert tensors.load(model_dir, step).step == step
 
 
-@on_2_and_3_ranks
 def test_ranks_agree_on_the_steps_that_are_saved_also_if_a_disk_is_full(
-    lockstep, saved, num_ranks
+    lockstep, saved
 ):
     found = saved[1]
     assert found["first"] == [5]
     assert found["in succession"][-1] == 12
     assert set(found["in succession"]) <= set(range(5, 13))
     of_ranks = lockstep.gather(found["in succession"])
-    assert of_ranks == [found["in succession"]] * num_ranks
+    assert of_ranks == [found["in succession"]] * 3
     # The full disk of the last rank costs one checkpoint of all.
     assert found["disk full"] == found["in succession"]
     assert found["then"] == [*found["in succession"], 30]
     assert found["error"]
-    last = num_ranks - 1
-    is_of_other = found["error"].startswith(f"rank {last} on ")
-    assert is_of_other is (lockstep.rank != last)
+    is_of_other = found["error"].startswith("rank 2 on ")
+    assert is_of_other is (lockstep.rank != 2)
 
 
-@on_2_and_3_ranks
-def test_on_as_many_ranks_each_has_its_own_state_again_bit_for_bit(
-    communicator, saved, num_ranks
-):
+def test_on_as_many_ranks_each_has_its_own_state_again_bit_for_bit(communicator, saved):
     state = rank_state.make(saved[0])
     restore_newest(state, saved[0], communicator)
     rank_state.assert_is_of(state, 30, communicator.rank)
 
 
-@pytest.mark.parametrize(
-    ("num_before", "num_now"),
-    [
-        (2, 1),
-        (1, 2),
-        pytest.param(3, 2, marks=IN_3),
-        pytest.param(2, 3, marks=IN_3),
-    ],
-)
+@pytest.mark.parametrize(("num_before", "num_now"), [(3, 1), (1, 2), (2, 3)])
 def test_on_other_ranks_averages_are_the_mean_and_residuals_zero(
     lockstep, tmp_path, num_before, num_now, caplog
 ):
@@ -162,13 +136,13 @@ def save_one(communicator: Communicator, model_dir: Path) -> None:
     manager.finish()
 
 
-@on_2_and_3_ranks
+@pytest.mark.parametrize("is_removed", [False, True])
 def test_a_damaged_file_of_a_rank_is_a_damaged_checkpoint(
-    lockstep, communicator, saved, tmp_path, num_ranks, caplog
+    lockstep, communicator, saved, tmp_path, is_removed, caplog
 ):
     model_dir, found = saved
     copy = tmp_path / "model"
-    lockstep.from_rank_0(lambda: damage(shutil.copytree(model_dir, copy), num_ranks))
+    lockstep.from_rank_0(lambda: damage(shutil.copytree(model_dir, copy), is_removed))
     state = rank_state.make(copy)
     restore_newest(state, copy, communicator)
     steps = lockstep.from_rank_0(lambda: saved_steps(copy))
@@ -195,11 +169,10 @@ def test_if_all_checkpoints_are_damaged_the_ranks_agree_on_one_sentence(
         restore_newest(rank_state.make(copy), copy, communicator)
 
 
-def damage(model_dir: Path, num_ranks: int) -> None:
+def damage(model_dir: Path, is_removed: bool) -> None:
     """Removes the last rank's file of step 30, or flips a bit of it."""
-    name = f"rank-{num_ranks - 1:05d}-of-{num_ranks:05d}.data-00000-of-00001"
-    file = of_step(model_dir, 30) / name
-    if num_ranks == 2:
+    file = of_step(model_dir, 30) / "rank-00002-of-00003.data-00000-of-00001"
+    if is_removed:
         file.unlink()
     else:
         data = bytearray(file.read_bytes())

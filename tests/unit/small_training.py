@@ -35,6 +35,18 @@ SETTINGS = {
 }
 
 
+class LeaveAfter:
+    """A signal that comes while a step is computed; at once, if that is step 0."""
+
+    def __init__(self, step: int) -> None:
+        self._asked, self._step = 0, step
+
+    @property
+    def seen(self) -> str:
+        self._asked += 1  # Once before the first step, and then in each.
+        return "SIGTERM" if self._asked > self._step else ""
+
+
 def write_records(
     folder: pathlib.Path, write_tiny_set: Callable[..., None]
 ) -> RecordFiles:

@@ -20,7 +20,6 @@ from tests.unit.one_step import (
     gradients_of,
     in_parts,
     parts_of,
-    values_of,
 )
 
 pytestmark = pytest.mark.usefixtures("one_block")
@@ -79,23 +78,6 @@ def test_each_phase_has_the_residuals_of_the_phase_before(make_config):
         name = "residual/classifier/kernel"
         assert np.abs(exchange.rank_variables[name] - before[name]).max() > 0
     assert np.abs(before[name]).max() > 0
-
-
-def test_dgc_that_sends_all_values_is_momentum(make_config):
-    def trained(**settings) -> list[np.ndarray]:
-        config = make_config(seed=3, global_batch_size=8, clip_norm=1.0, **settings)
-        config = dataclasses.replace(config, nesterov=True)
-        state = TrainState(config)
-        exchange = make_exchange(config, state.shapes, ALONE)
-        step = TrainStep(state, config.phases[0], exchange)
-        for number in (0, 1):
-            in_parts(step, [batch()], SETTINGS, number)
-        return values_of(state.trainable_variables)
-
-    # Vectors that are always sent keep their velocity.
-    found = trained(compress="layerwise", method="dgc", dense_below=10**9)
-    for one, expected in zip(found, trained(), strict=True):
-        np.testing.assert_allclose(one, expected, atol=1e-6)
 
 
 def test_dgc_sends_more_values_in_the_first_epochs(make_config):

@@ -16,14 +16,10 @@ NAMES = (
     [
         ("", ()),
         ("stem:1", ()),  # As it is.
-        ("classifier:10", (1, 1, 1, 10)),
         ("stem:0,stage:0.5", (0, 0.5, 0.5, 1)),
         # The longest beginning counts, in any order.
-        ("stage:0.5,stage2:2", (1, 0.5, 2, 1)),
-        ("stage2:2, stage:0.5", (1, 0.5, 2, 1)),
-        ("s:1e-3", (0.001, 0.001, 0.001, 1)),
+        ("stage2:2, s:1e-3", (0.001, 0.001, 2, 1)),
         # The kind of variable has a factor of its own.
-        ("/kernel:64", (64, 1, 64, 1)),
         ("stage:0.5,stem:0,/kernel:64,/gamma:4", (0, 2, 32, 1)),
     ],
 )

@@ -52,18 +52,6 @@ def test_the_loss_is_that_of_the_formula_for_mixed_and_smoothed_labels(
         np.testing.assert_allclose(ours, slow_loss(kind, logits, expected), **close)
 
 
-def test_two_classes_by_hand():
-    # Logits 0 and ln 3: probabilities 1/4 and 3/4.
-    logits = tf.constant([[0.0, np.log(3.0)]] * 4, tf.float32)
-    unlikely, likely = -np.log(0.25), -np.log(0.75)
-    smoothed = losses.cross_entropy(logits[:1], tf.constant([1]), 0.2)
-    np.testing.assert_allclose(smoothed, [0.1 * unlikely + 0.9 * likely], rtol=1e-6)
-    labels, own = tf.constant([1, 0, 1, 1]), tf.constant([0.9, 0.9, 0.3, 0.3])
-    mixed = losses.of_examples(logits, labels, PhaseSettings(mixup=1.0), own)
-    first = 0.9 * likely + 0.1 * unlikely, 0.9 * unlikely + 0.1 * likely
-    np.testing.assert_allclose(mixed, [*first, likely, likely], rtol=1e-6)
-
-
 def test_labels_above_the_threshold_count_as_one():
     generator = np.random.default_rng(0)
     logits = generator.normal(0, 3, (6, 5)).astype(np.float32)

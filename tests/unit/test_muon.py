@@ -46,13 +46,6 @@ def test_a_gradient_of_zeros_and_a_kernel_of_zeros_stay_finite():
     assert muon.normalization_factor(tf.Variable(tf.zeros([1, 1, 2, 3]))) == 0
 
 
-def test_a_product_is_that_of_numpy():
-    generator = np.random.default_rng(0)
-    left = generator.normal(size=(33, 70)).astype(np.float32)
-    right = generator.normal(size=(70, 17)).astype(np.float32)
-    np.testing.assert_allclose(muon.product(left, right), left @ right, atol=1e-4)
-
-
 @pytest.mark.parametrize("model", ["airbench94", "inception_bn_28"])
 def test_normalized_kernels_leave_what_the_network_computes(make_config, model):
     state = TrainState(make_config(model=model, optimizer="muon"))

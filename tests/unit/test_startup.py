@@ -1,7 +1,6 @@
 """Warnings of hosts other than that of rank 0."""
 
 import logging
-import platform
 import resource
 import sys
 
@@ -86,13 +85,6 @@ def tree(tmp_path):
         (tmp_path / folder / "deep" / "code.py").write_text("pass\n")
     (tmp_path / "resnet" / "op.cc").write_text("int x;\n")
     return tmp_path
-
-
-def test_versions_are_those_that_are_installed():
-    found = versions.describe()
-    assert found["version of Python"] == platform.python_version()
-    assert found["version of tensorflow"].startswith("2.")
-    assert set(found) >= {f"version of {name}" for name in versions.PACKAGES}
 
 
 def test_every_change_of_the_code_changes_its_digest(tree):

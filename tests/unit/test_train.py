@@ -15,7 +15,7 @@ from resnet.checkpoint.step_dirs import saved_steps
 from resnet.config.config import Config
 from resnet.data import input_pipeline
 from resnet.distributed.communicator import AgreedError, AgreedFailure
-from resnet.metrics import jsonl, metrics_log, progress
+from resnet.metrics import metrics_log, progress
 from resnet.optim.train_state import TrainState
 from resnet.runtime.preemption import Preempted
 from resnet.training import loop
@@ -25,6 +25,7 @@ from tests.unit.small_training import (
     CLASSES,
     NUM_EXAMPLES,
     SETTINGS,
+    LeaveAfter,
     assert_same_weights,
     lines,
     write_records,
@@ -180,22 +181,6 @@ def test_the_record_log_of_another_run_is_refused_and_stays(run, tmp_path):
     assert len(path.read_text().splitlines()) == 2
 
 
-def test_a_run_that_is_done_does_nothing_more(run, whole, tmp_path):
-    shutil.copytree(whole, tmp_path / "done")
-    before = (tmp_path / "done" / jsonl.FILE).read_bytes()
-    assert run(tmp_path / "done")
-    assert (tmp_path / "done" / jsonl.FILE).read_bytes() == before
-    assert saved_steps(tmp_path / "done") == [3, 4, 6]
-
-
-def test_the_loss_falls(run, tmp_path):
-    facts = {"weight_decay": 0.0, "augmentation": "none"}
-    run(tmp_path, train_steps=20, log_step_count_steps=5, **facts)
-    losses = [line["loss"] for line in lines(tmp_path, "train")]
-    assert len(losses) == 4
-    assert losses[-1] < 0.5 * losses[0]
-
-
 def test_a_run_that_diverges_saves_no_such_number_and_says_what_made_it(run, tmp_path):
     rates = {"base_learning_rate": 1e30, "peak_learning_rate": 1e30}
     words = "the training has diverged.*diverged-step-0000"
@@ -218,21 +203,10 @@ def test_a_run_that_diverges_saves_no_such_number_and_says_what_made_it(run, tmp
 def test_a_preempted_run_saves_and_resumes_later_bit_for_bit(
     run, every_fourth, tmp_path
 ):
-    class Signals:
-        """A signal that comes at once, or while the first step is computed."""
-
-        def __init__(self, calls_before: int) -> None:
-            self.left = calls_before
-
-        @property
-        def seen(self) -> str:
-            self.left -= 1
-            return "SIGTERM" if self.left < 0 else ""
-
     settings = {"log_step_count_steps": 4, "weight_decay": 0.0}
     for calls_before, words in ((0, "before step 1"), (2, "after step 2")):
         with pytest.raises(Preempted, match=f"stopped {words}"):
-            run(tmp_path, signals=Signals(calls_before), **settings)
+            run(tmp_path, signals=LeaveAfter(calls_before), **settings)
     assert saved_steps(tmp_path) == [2]
     run(tmp_path, **settings)
     assert_same_weights(tmp_path, every_fourth, 6)

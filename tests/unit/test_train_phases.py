@@ -25,6 +25,7 @@ from resnet.runtime.preemption import Preempted
 from resnet.training import loop
 from tests import smallest
 from tests.unit.jobs import job
+from tests.unit.small_training import LeaveAfter
 
 pytestmark = pytest.mark.usefixtures("one_block")
 
@@ -68,7 +69,8 @@ KEEPING = dataclasses.replace(
         dataclasses.replace(RECIPE.phases[1], reset_momentum=False),
     ),
 )
-# Random choices, LARS and clipping at once, in images of two sizes.
+# Random choices, AdamW, clipping, and a variable that the first phase freezes, in
+# images of two sizes.
 FULL = dataclasses.replace(
     KEEPING,
     phases=(
@@ -78,24 +80,14 @@ FULL = dataclasses.replace(
             min_crop_area=0.3,
             mixup=0.3,
             random_augment=5.0,
+            layer_rates="classifier:0",
         ),
         dataclasses.replace(KEEPING.phases[1], image_size=48, cutmix=1.0),
     ),
-    optimizer="lars",
+    optimizer="adamw",
+    learning_rate_in_velocity=False,
     clip_norm=1.0,
 )
-
-
-class LeaveAfter:
-    """A signal that comes while a step is computed."""
-
-    def __init__(self, step: int) -> None:
-        self._asked, self._step = 0, step
-
-    @property
-    def seen(self) -> str:
-        self._asked += 1  # Once before the first step, and then in each.
-        return "SIGTERM" if self._asked > self._step else ""
 
 
 @pytest.fixture(scope="module")
@@ -195,36 +187,20 @@ def test_a_run_that_mixes_accumulates_and_compresses_resumes_bit_for_bit(
     # Otherwise only the newest checkpoint has the residuals.
     monkeypatch.setattr(integrity, "drop_rank_files", lambda folder: None)
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    settings = {"checkpoint_every": "4", "accumulation_steps": 3, "ratio": 0.05}
+    settings = {"checkpoint_every": "2", "accumulation_steps": 3, "ratio": 0.05}
     settings |= {"compress": "layerwise", "method": "topk", "error_feedback": True}
     run(whole, FULL, keep_checkpoints=9, **settings)
-    shutil.copytree(of_step(whole, 4), of_step(resumed, 4))
+    shutil.copytree(of_step(whole, 2), of_step(resumed, 2))
     run(resumed, FULL, keep_checkpoints=9, **settings)
-    assert [line["step"] for line in jsonl.read(resumed / jsonl.FILE)] == [5, 6]
-    assert_same(resumed, whole, 6, ("model/", "velocity/", "ema/"))
+    assert [line["step"] for line in jsonl.read(resumed / jsonl.FILE)] == [3, 4, 5, 6]
+    stored = ("model/", "velocity/", "square/", "adam/", "ema/")
+    assert_same(resumed, whole, 6, stored)
     left, expected = (
         tensors.load_rank(of_step(folder, 6), 0, 1) for folder in (resumed, whole)
     )
     assert sum(np.count_nonzero(residual) for residual in expected.values())
     for name, residual in expected.items():
         np.testing.assert_array_equal(left[name], residual, err_msg=name)
-
-
-def test_adamw_resumes_bit_for_bit(run, tmp_path):
-    """Also where variables are frozen in the first phase."""
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    frozen = dataclasses.replace(RECIPE.phases[0], layer_rates="classifier:0")
-    recipe = dataclasses.replace(
-        KEEPING,
-        phases=(frozen, KEEPING.phases[1]),
-        optimizer="adamw",
-        learning_rate_in_velocity=False,
-    )
-    run(whole, recipe, checkpoint_every="2", keep_checkpoints=9)
-    shutil.copytree(of_step(whole, 2), of_step(resumed, 2))
-    run(resumed, recipe)
-    stored = ("model/", "velocity/", "square/", "adam/", "ema/")
-    assert_same(resumed, whole, 6, stored)
 
 
 def test_a_run_that_is_preempted_in_each_phase_resumes_bit_for_bit(
@@ -252,16 +228,12 @@ def test_a_run_that_is_preempted_in_each_phase_resumes_bit_for_bit(
     assert lines == expected
 
 
-@pytest.mark.parametrize("fresh", [True, False])
-def test_a_fresh_phase_is_a_run_that_begins_with_weights_only(
-    run, whole, tmp_path, fresh
-):
-    recipe = RECIPE if fresh else KEEPING
+def test_a_fresh_phase_is_a_run_that_begins_with_weights_only(run, whole, tmp_path):
     weights = str(of_step(whole, 3))
-    run(tmp_path, recipe, first_phase="second", initial_weights=weights)
+    # Velocities that aren't forgotten are nothing new where there are none yet.
+    run(tmp_path, KEEPING, first_phase="second", initial_weights=weights)
     assert list(rates_in(tmp_path)) == [4, 5, 6]
     assert phase_ends(tmp_path) == {6: "second"}
-    # Velocities that aren't forgotten are nothing new where there are none yet.
     assert_same(tmp_path, whole, 6, ("model/", "velocity/"))
 
 

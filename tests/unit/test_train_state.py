@@ -16,7 +16,6 @@ from resnet.config.schedules import Schedule
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.models import resnet
-from resnet.optim import lookahead
 from resnet.optim.lookahead import Lookahead
 from resnet.optim.train_state import TrainState
 from resnet.runtime import versions
@@ -279,11 +278,6 @@ def looking_ahead(make_config) -> Config:
     return dataclasses.replace(
         config, lookahead_every=2, lookahead_decay=0.5, lookahead_power=3.0
     )
-
-
-def test_the_decay_grows_with_the_run(looking_ahead):
-    decays = [lookahead.decay(looking_ahead, steps) for steps in (2, 4, 7)]
-    assert decays == pytest.approx([0.5 * (2 / 7) ** 3, 0.5 * (4 / 7) ** 3, 0.5])
 
 
 def test_weights_return_to_the_slow_ones_and_end_as_these(looking_ahead):

@@ -11,13 +11,12 @@ import time
 import types
 import uuid
 from collections.abc import Callable, Sequence
-from multiprocessing import shared_memory
 from pathlib import Path
 from signal import SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGSTOP, SIGTERM, SIGUSR1
 
 import pytest
 
-from resnet.watchdog import client, connections, history, monitor, proc
+from resnet.watchdog import client, connections, history, monitor
 from resnet.watchdog.printing import RankWarnings
 from tests.many_watchdogs import ManyWatchdogs
 
@@ -337,26 +336,11 @@ def test_one_death_of_512_ranks_ends_all_and_is_one_line():
         assert many.end() == "error: rank 300 on node150 has died. The job ends.\n"
 
 
-def test_a_process_that_is_stopped_is_seen_to_be():
-    with subprocess.Popen(["sleep", "60"]) as process:
-        assert not proc.process_is_stopped(process.pid)
-        process.send_signal(SIGSTOP)
-        wait_until(lambda: proc.process_is_stopped(process.pid))
-        process.kill()
-    assert not proc.process_is_stopped(process.pid)
-
-
-def test_a_host_knows_its_own_addresses_and_a_process_its_shared_memory():
+def test_a_host_knows_its_own_addresses():
     addresses = client.own_addresses()
     assert "127.0.0.1" in addresses
     for address in addresses:
         socket.inet_aton(address)
-    memory = shared_memory.SharedMemory(create=True, size=100)
-    try:
-        assert f"/dev/shm/{memory.name}" in proc.shared_memory()
-    finally:
-        memory.close()
-        memory.unlink()
 
 
 def test_a_stopped_watchdog_is_named_and_ends_with_its_rank(ranks, tmp_path):

@@ -112,8 +112,7 @@ def naming_corrupt_records(
 ) -> Iterator[None]:
     """Looks for corrupt records in what the workers read now, if a closure has failed.
 
-    TensorFlow raises the error of a closure where the next one is started, or where a
-    result is awaited. `examples_read` returns the numbers of the examples.
+    Its error is raised where the next one is started, or where a result is awaited.
 
     Raises:
         UserError: If there are any, with their files and offsets.
@@ -130,10 +129,8 @@ class StalenessBound:
 
     Between the reading and the update of a closure there can only be the updates of
     closures that were running when it started, or that started since. So a closure
-    waits until its start would bring no running one, nor itself, above the bound. In
-    particular it waits until all closures before it are done except the last
-    `max_staleness`, which is the condition of stale synchronous parallel training. A
-    negative bound is none.
+    waits until its start would bring no running one, nor itself, above the bound, which
+    implies the condition of stale synchronous parallel training. Below 0 it is none.
 
     Source: Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous
     Parallel Parameter Server".

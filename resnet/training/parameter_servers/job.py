@@ -55,9 +55,8 @@ def train(
 ) -> None:
     """Trains on parameter servers: rank 0 coordinates, the others serve or work.
 
-    Args:
-        save_settings: Writes the settings of the run, given its number of workers.
-        export: Exports the network of a run that is complete.
+    `save_settings` writes the settings of the run, given its number of workers, and
+    `export` exports the network of a run that is complete.
 
     Raises:
         AgreedError, AgreedFailure, Preempted: On all ranks, as rank 0 raises it.

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-COORDINATOR, SERVER, WORKER = "coordinator", "ps", "worker"
+COORDINATOR = "coordinator"
+SERVER, WORKER = "ps", "worker"  # The names of TensorFlow's jobs.
 
 # Of a rank: its job, its index, addresses and port of its server, and why it has none.
 Endpoint = tuple[str, int, tuple[list[str], int] | None, str]
@@ -11,12 +12,7 @@ Endpoint = tuple[str, int, tuple[list[str], int] | None, str]
 
 @dataclass(frozen=True)
 class Role:
-    """What a rank does.
-
-    Attributes:
-        job: COORDINATOR, or the name of its TensorFlow job, SERVER or WORKER.
-        index: Its number among the ranks of that job, from 0.
-    """
+    """What a rank does: its job, and its number among the ranks of that job, from 0."""
 
     job: str
     index: int
@@ -25,10 +21,8 @@ class Role:
 class Workers(NamedTuple):
     """The workers of a job.
 
-    Attributes:
-        num_workers: Their number.
-        num_parallel_calls: The number of images that a worker decodes in parallel.
-        stall_seconds: The time in seconds after which a silent worker is lost.
+    Each decodes `num_parallel_calls` images in parallel; one that is silent for
+    `stall_seconds` is lost.
     """
 
     num_workers: int

@@ -22,13 +22,10 @@ class Server:
     """The variables on one parameter server.
 
     Attributes:
-        device: Its name.
-        indices: The indices of its trainable variables in the order of the network's.
-        average_indices: The indices of its averages in the order of the network's
-            variables that are not trained.
-        weights: The trainable variables.
-        velocities: Their velocities.
-        averages: The averages of batch normalization.
+        indices, average_indices: The indices of its trainable variables, and of its
+            averages, in the order of the network's that are trained, and that are not.
+        weights, velocities, averages: The trainable variables, their velocities, and
+            the averages of batch normalization.
         decays: Whether weight decay applies to each of `weights`.
         pairs: Each variable of the state on the coordinator with that of the server,
             first those of `weights`.
@@ -48,10 +45,8 @@ class Server:
             index - num_weights for index in indices if index >= num_weights
         ]
         self.decays = [state.optimizer.decays[index] for index in self.indices]
-        velocities, averages = (
-            list(state.optimizer.velocities.values()),
-            _averages(state),
-        )
+        velocities = list(state.optimizer.velocities.values())
+        averages = _averages(state)
         of_state = [
             [state.trainable_variables[index] for index in self.indices],
             [velocities[index] for index in self.indices],
@@ -70,11 +65,7 @@ class Server:
 
 
 class ServerVariables:
-    """The variables of a run on all of its parameter servers.
-
-    Attributes:
-        servers: The servers, in their order.
-    """
+    """The variables of a run on all of its parameter `servers`."""
 
     def __init__(self, state: TrainState, num_servers: int) -> None:
         """Distributes the variables of the state, about as many bytes to each."""
@@ -172,10 +163,8 @@ def apply_update(
     the statistics of the batch. The update of a closure, by its number, an int64
     scalar, that was applied before is ignored. `read_at` is the `num_updates` of the
     server before its weights were read. By `staleness_rate` the learning rate may be
-    divided by the staleness where that is above 1.
-
-    Returns:
-        The staleness, an int64 scalar, or `ALREADY_APPLIED`.
+    divided by the staleness where that is above 1. Returned is the staleness, an int64
+    scalar, or `ALREADY_APPLIED`.
 
     Source: Zhang et al. 2016, arXiv:1511.05950, for the staleness-aware rate.
     """

@@ -75,9 +75,8 @@ class Child:
     def why_lost(self, stall_seconds: float) -> str:
         """Returns why the child can't be waited for any longer; empty if it can.
 
-        To be called several times within `stall_seconds`, for which it may be silent
-        once it has started. After a longer break, in which the whole job may have been
-        suspended, the child has as long again.
+        It may be silent for `stall_seconds` once it has started. After a break of half
+        of it, in which the job may have been suspended, it has as long again.
         """
         code = self._process.poll()
         if code is not None:

@@ -15,7 +15,7 @@ from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
 from resnet.config import phases
 from resnet.config.config import Config
-from resnet.config.phases import Phase, StepSettings
+from resnet.config.phases import Phase
 from resnet.config.recipe import NO_BOUND
 from resnet.data import example_order, input_pipeline
 from resnet.data.corrupt_records import Replacements
@@ -213,21 +213,16 @@ class AsyncTraining:
         self._communicator.report_status(
             f"coordinating the workers, part {result.number:,} done", is_timed=False
         )
-        check_loss(
-            loss,
-            loss,
-            step + 1,
-            self._examples.pop(result.number).numpy(),
-            self._run.folder,
-            self._communicator,
-        )
+        examples = self._examples.pop(result.number).numpy()
+        folder, ranks = self._run.folder, self._communicator
+        check_loss((loss, loss), step + 1, examples, folder, ranks)
         self._log.closure_done(result.value)
         self._losses.append(loss)
         if len(self._losses) == self._workers.num_workers:
             state.step += 1
             state.losses.append(sum(self._losses) / self._workers.num_workers)
             self._losses.clear()
-            self._log.parts_done(self._config.settings_at(state.step - 1))
+            self._log.count_step(self._config.settings_at(state.step - 1))
 
     def _naming_corrupt_records(self) -> AbstractContextManager[None]:
         return naming_corrupt_records(
@@ -299,10 +294,6 @@ class AsyncLog(RunLog):
         self._staleness.add(int(done.staleness))
         self._reading_seconds += float(done.reading_seconds)
         self._seconds += float(done.seconds)
-
-    def parts_done(self, settings: StepSettings) -> None:
-        """Counts a step, and logs it where a line is due."""
-        self._count_step(settings)
 
     def _measured(self) -> dict[str, Any]:
         share = self._reading_seconds / self._seconds if self._seconds else 0.0

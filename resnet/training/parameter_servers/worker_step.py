@@ -98,10 +98,9 @@ def _gradients(
     batch: Batch,
     dropout_key: tf.Tensor,
 ) -> tuple[tf.Tensor, list[tf.Tensor], list[normalization.Statistic]]:
-    """Returns the mean cross-entropy of a batch, its gradients, and its statistics.
+    """Returns the mean loss of a batch, its gradients, and those of its statistics.
 
-    The gradients are clipped if the settings say so. The statistics are those of each
-    of the model's moving averages, in their order.
+    The last are those of each of the model's moving averages, in their order.
     """
     replaced = zip(state.model.trainable_variables, weights, strict=True)
     with (
