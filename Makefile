@@ -47,7 +47,7 @@ unit parallel jobs faults root cluster offline: export PATH := $(CURDIR)/$(BIN):
 PYTEST := python -m pytest
 
 unit: venv  ## Tests of single modules, in three processes
-	$(PYTEST) tests/unit -n 3 --dist=loadfile --no-loadscope-reorder
+	$(PYTEST) tests/unit -m "not slow" -n 3 --dist=loadfile --no-loadscope-reorder
 
 parallel: venv  ## Tests of collective operations, inside one mpirun
 	mpirun -np 2 $(PYTEST) tests/parallel
@@ -59,7 +59,7 @@ jobs: venv  ## Tests that launch real jobs, two at a time, and some with injecte
 test: unit parallel jobs  ## All tests except the slow ones: unit, parallel, jobs
 
 faults: venv  ## Slow tests: all faults in running jobs, also on two simulated hosts (root)
-	$(PYTEST) tests/fault tests/jobs -m "fault or slow" --timeout=900
+	$(PYTEST) tests/fault tests/jobs tests/unit/test_op_arguments.py -m "fault or slow" --timeout=900
 
 root: venv  ## The part of faults that needs root: simulated hosts, full disks, little memory
 	$(PYTEST) tests/fault --timeout=900 -m root

@@ -265,7 +265,7 @@ class Slices(Gather):
         of_ranks: Sequence[Sequence["Piece"]],
         name: str,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the messages for the pieces of this rank's slice, and the bytes sent."""
+        """Returns the messages for this rank's slice, and the bytes that it sends."""
         cut, lengths = [], []
         for vector, message in enumerate(coded):
             sizes = [

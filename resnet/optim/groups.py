@@ -56,7 +56,7 @@ class Rule(NamedTuple):
             mean gradients over the global batch; returns the bytes that this rank sends
             to others for it.
         make_slots: Returns the state for variables by their names, as it is before the
-            first step: zeros, by stored names; unless set, of velocities.
+            first step: zeros, by stored names; by default, velocities.
         takes: Whether the rule is for a variable of a shape; others are updated by
             momentum.
         decays: Whether weight decay applies to a variable with a name and shape.

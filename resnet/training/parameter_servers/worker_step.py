@@ -98,7 +98,7 @@ def _gradients(
     batch: Batch,
     dropout_key: tf.Tensor,
 ) -> tuple[tf.Tensor, list[tf.Tensor], list[normalization.Statistic]]:
-    """Returns the mean loss of a batch, its gradients, and those of its statistics.
+    """Returns the mean loss of a batch, its gradients, clipped if set, and statistics.
 
     The last are those of each of the model's moving averages, in their order.
     """
