@@ -73,7 +73,7 @@ class Network:
     Attributes:
         model: The Keras model, from normalized images `[batch, size, size, 3]` float32
             to logits.
-        config: The settings, of which those of the network and of evaluation count.
+        config: The settings of the network and of evaluation, among others.
         step: The steps that the network was trained for.
         weights: What the weights are, such as "random".
         is_trained: Whether all weights are those of a training, also the classifier's.
@@ -233,10 +233,9 @@ def network_names() -> tuple[str, ...]:
 
 
 def open_records(data_dir: str | os.PathLike[str]) -> Records:
-    """Returns the record set in a folder; indexes it first if another program wrote it.
+    """Returns the record set in a folder, which must have a split "validation".
 
-    It is a converted data set, or one that TensorFlow Datasets or the TPU scripts
-    wrote, with a split "validation"; else there is a UserError.
+    One that TensorFlow Datasets or the TPU scripts wrote is indexed first.
     """
     alone = ProcessInfo(), Communicator(ProcessInfo())
     return Records(record_sets.open_record_set(str(data_dir), "validation", *alone))

@@ -1,9 +1,39 @@
 """Which modules of the repository import which, read from their sources."""
 
+import ast
 import functools
 
-from tests.imports import at_the_top, imports_of
 from tests.sources import SOURCES
+
+
+def imports_of(name: str, source: str, modules: set[str]) -> set[str]:
+    """Returns the full names of the modules that a source imports, at any depth.
+
+    `from resnet import train` counts as `resnet.train` if that is a module, else as
+    `resnet`; relative imports are spelled out, and `import_module("x")` counts too.
+    """
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = name.split(".")
+                is_package = any(module.startswith(name + ".") for module in modules)
+                keep = len(parents) - node.level + is_package
+                base = ".".join([*parents[:keep], *([base] if base else [])])
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                found.add(full if full in modules else base)
+        elif isinstance(node, ast.Call) and node.args:
+            function, first = node.func, node.args[0]
+            called = getattr(function, "attr", getattr(function, "id", ""))
+            if called in ("import_module", "__import__") and isinstance(
+                first, ast.Constant
+            ):
+                found.add(str(first.value))
+    return found
 
 
 @functools.cache
@@ -11,12 +41,6 @@ def all_imports() -> dict[str, set[str]]:
     """Returns what each module imports, at any depth."""
     modules = set(SOURCES)
     return {name: imports_of(name, source, modules) for name, source in SOURCES.items()}
-
-
-@functools.cache
-def _imports_at_the_top(name: str) -> set[str]:
-    """Returns what importing a module imports at once."""
-    return imports_of(name, at_the_top(SOURCES.get(name, "")), set(SOURCES))
 
 
 def top(name: str) -> str:
@@ -30,23 +54,10 @@ def is_below(name: str, prefixes: set[str]) -> bool:
 
 
 def everything_imported_by(name: str) -> set[str]:
-    """Returns what importing one of our modules imports, through our modules.
-
-    That is all it imports, at any depth; of the packages that it lies in, which are
-    imported too, what they import at the top.
-    """
-    seen: set[str] = set()
-    seen_parents: set[str] = set()
-    waiting = [name]
+    """Returns what a module imports, at any depth and through our other modules."""
+    found, waiting = set(), [name]
     while waiting:
-        current = waiting.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        waiting += all_imports().get(current, set())
-        parts = current.split(".")
-        for parent in {".".join(parts[:end]) for end in range(1, len(parts))}:
-            if parent not in seen_parents:
-                seen_parents.add(parent)
-                waiting += _imports_at_the_top(parent)
-    return (seen | seen_parents) - {name}
+        more = all_imports().get(waiting.pop(), set()) - found
+        found |= more
+        waiting += more
+    return found

@@ -17,8 +17,7 @@ _LEFTOVER_NAME = re.compile(rf"\..+\.[0-9a-f]{{8}}{re.escape(_PARTIAL_SUFFIX)}")
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Opens a file for writing that gets its final name if the block raises no error.
 
-    Until then it is a hidden file in the same folder, which a crash can leave behind
-    (see `remove_leftovers`). An existing file with the final name is replaced.
+    Until then it is a hidden file beside it, which a crash can leave (`is_leftover`).
     """
     final = pathlib.Path(path)
     if not final.name:  # Such as ".".

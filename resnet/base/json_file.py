@@ -76,10 +76,9 @@ def naming(source: str, what: str, advice: str = "") -> Iterator[None]:
 def parse_lines(
     lines: Iterable[str | bytes], is_wanted: Callable[[dict[str, Any]], bool]
 ) -> tuple[list[dict[str, Any]], int]:
-    """Returns the objects in a log of one object a line, and the number of bad lines.
+    """Returns the objects in a log of one a line, and the number of bad lines.
 
-    Numbers may be NaN in it. An object for which `is_wanted` raises a LookupError or
-    TypeError is not wanted.
+    One for which `is_wanted` raises a LookupError or TypeError is bad, too.
     """
     objects, num_bad = [], 0
     for line in lines:
@@ -88,10 +87,9 @@ def parse_lines(
             is_good = isinstance(values, dict) and is_wanted(values)
         except (ValueError, LookupError, TypeError, RecursionError):
             is_good = False
+        num_bad += not is_good
         if is_good:
             objects.append(values)
-        else:
-            num_bad += 1
     return objects, num_bad
 
 

@@ -36,10 +36,9 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytes:
 
 
 def read_lines(path: str | os.PathLike[str], max_bytes: int) -> list[str]:
-    """Returns the lines of a UTF-8 text file, without white space at either end.
+    """Returns the stripped lines of a UTF-8 text file, with line ends of any system.
 
-    A byte-order mark, which some editors write, is removed. Line ends of all systems
-    are accepted. The last line is empty if the file ends with a line end.
+    A byte-order mark is removed; the last line is empty behind a line end.
     """
     text = read_bytes(path, max_bytes).decode("utf-8-sig")
     return [line.strip() for line in _LINE_END.split(text)]

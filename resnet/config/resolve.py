@@ -162,15 +162,11 @@ def phases_in_steps(
 def _lengths(
     recipe: Recipe, overrides: Mapping[str, Any], steps_per_epoch: float
 ) -> list[int]:
-    """Returns the steps of each phase, at least one.
-
-    The ends of the phases are rounded, not their lengths, whose sum would drift.
-    """
+    """Returns the steps of each phase, at least one, with rounded ends of phases."""
     epochs = [part.epochs for part in recipe.phases]
     num_phases = len(epochs)
-    total = overrides.get("train_steps")
-    if total is None:
-        total = max(num_phases, round(sum(epochs) * steps_per_epoch))
+    own = max(num_phases, round(sum(epochs) * steps_per_epoch))
+    total = overrides.get("train_steps", own)
     if total < num_phases:
         raise UserError(
             f"--train_steps must be at least {num_phases}, one for each phase of"

@@ -1,7 +1,6 @@
-"""The rounds of local SGD: which steps end with an average of the ranks' weights.
+"""The rounds of local SGD: the steps from one average of the weights to the next.
 
-A round is the steps from one average to the next; in a phase without local steps, each
-step is a round of its own. All of it is a pure function of settings and step.
+In a phase without local steps, each step is a round of its own.
 """
 
 import bisect

@@ -60,8 +60,7 @@ def learning_rate(schedule: Schedule, step: int) -> float:
     if schedule.decay_end is None:
         raise ValueError("expected a schedule in steps; its decay has no end")
     start = schedule.decay_start
-    if start is None:
-        start = schedule.warmup_length
+    start = schedule.warmup_length if start is None else start
     left = max(schedule.decay_end - step, 0) / (schedule.decay_end - start)
     if schedule.decay == "cosine":
         fraction = (1 - math.cos(math.pi * left)) / 2

@@ -58,13 +58,6 @@ def test_what_a_locale_lacks_is_printed_escaped(monkeypatch):
         assert stdout.buffer.getvalue() == b"caf\xe9 \\u2026 \\udcff\n"
 
 
-def test_the_errors_of_a_replaced_standard_output_stay(monkeypatch):
-    for stdout in (io.StringIO(), io.TextIOWrapper(io.BytesIO(), errors="replace")):
-        monkeypatch.setattr(sys, "stdout", stdout)
-        errors.escape_unprintable()
-        assert stdout.errors in (None, "replace")
-
-
 @pytest.mark.parametrize(
     ("program", "package", "content"),
     [

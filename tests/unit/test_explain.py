@@ -56,21 +56,6 @@ def row(text: str, name: str) -> list[str]:
     return rows
 
 
-def test_each_phase_is_told_with_its_steps_epochs_images_and_rates():
-    text = told()
-    when, what = row(text, "cyc2")
-    # 11,550 steps before; 4096 / 1,281,167 of an epoch each; 4750 x 4096 images.
-    assert "  11,550 to 16,299  " in when
-    assert "36.93 to 52.11" in when
-    assert "  19.46 million  " in when
-    assert when.endswith("0.255 > 0.7635 > 0.5738 > 0.1028")
-    assert "0.9, reset" in what
-    assert what.endswith("224 px, random_resized_crop of 10 to 100 %")
-    collapse = row(text, "collapse")[1]
-    assert "0.0002" in collapse
-    assert collapse.endswith("224 px, random_crop")
-
-
 def cases(table: str) -> list[tuple[str, list[str]]]:
     """Returns the commands of a table, and the indented lines behind each."""
     texts = re.split(r"\n(?=\S)", table.strip())

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from tests.import_graph import all_imports, is_below, top
-from tests.imports import imports_of
+from tests.import_graph import all_imports, imports_of, is_below, top
 from tests.sources import MAINS, ROOT, SOURCES
 
 # From the bottom to the top. A module imports only from its own part and from lower

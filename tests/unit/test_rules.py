@@ -158,14 +158,6 @@ def test_what_differs_among_phases_cannot_be_given(name):
     assert "5 phases of collapse_72ep_4k" in problem
 
 
-def test_what_is_the_same_in_all_phases_can_be_given():
-    overrides = {"momentum": 0.8, "image_size": 128, "mixup": 0.2, "train_epochs": 7.0}
-    assert problems_of_overrides(COLLAPSE, overrides) == []
-    rates = {"peak_learning_rate": 1.0, "warmup_steps": 5}
-    assert problems_of_overrides(TWO_PHASES, rates) == []
-    assert problems_of_overrides(TPU, {"weight_decay": 1e-4, **rates}) == []
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
