@@ -1,5 +1,6 @@
 """Evaluates checkpoints on all ranks: single ones, their mean, or their ensemble."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,10 +49,9 @@ class CheckpointEvaluation:
         keeps_predictions: bool,
         communicator: Communicator,
     ) -> None:
-        """Prepares the evaluation; no checkpoint is loaded yet.
+        """Takes a state to load checkpoints into, whose settings name their folder.
 
-        Checkpoints are loaded into the state, whose settings name the folder of the
-        run. Only rank 0 reads it. Before each evaluation, `precise_bn` recomputes the
+        Only rank 0 reads it. Before each evaluation, `precise_bn` recomputes the
         statistics of batch normalization; None takes the saved ones.
         """
         self._model_dir = Path(state.config.model_dir)
@@ -65,7 +65,8 @@ class CheckpointEvaluation:
 
     def newest(self) -> Iterator[Evaluation]:
         """Evaluates the newest checkpoint that is intact."""
-        self._load_on_all_ranks("the newest checkpoint", self._load_newest)
+        load = functools.partial(tensors.load_from, self._model_dir)
+        self._load_on_all_ranks("the newest checkpoint", load)
         yield from self._evaluate([self._state.step])
 
     def each_of(self, steps: Sequence[int]) -> Iterator[Evaluation]:
@@ -162,12 +163,6 @@ class CheckpointEvaluation:
         self._metadata = metadata
         communicator.broadcast_variables(list(state.tensors().values()))
         return True
-
-    def _load_newest(self) -> Checkpoint:
-        newest = tensors.load_newest(self._model_dir)
-        if newest is None:
-            raise UserError(f"no checkpoint has been saved in {self._model_dir} yet.")
-        return newest
 
     def _load_from(self, watch: CheckpointWatch, step: int) -> Checkpoint | None:
         """Returns a checkpoint; None if it is corrupt, deleted, or written again."""

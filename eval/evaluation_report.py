@@ -54,21 +54,14 @@ class EvaluationReport:
     """Logs, prints and writes each result."""
 
     def __init__(self, settings: Mapping[str, Any], json_file: str) -> None:
-        """Starts a report without results; an empty path is no JSON file.
-
-        The settings of all results are for JSON. Where their "split" is "train", the
-        lines say so.
-        """
+        """Starts a report without results; an empty path is no JSON file."""
         self._settings = dict(settings)
         self._json_file = json_file
         self._suffix = ", training images" if settings.get("split") == "train" else ""
         self._results: list[dict[str, Any]] = []
 
     def add(self, what: Evaluated, result: "Result") -> None:
-        """Logs and prints a result, and writes all results so far.
-
-        In the JSON file, the values of the last result are also at the top level.
-        """
+        """Logs and prints a result, and writes all so far, the last one at the top."""
         name = f"{what}{self._suffix}"
         now = datetime.datetime.now().strftime("%Y-%m-%d-%H:%M:%S")
         logging.info("Finished evaluation at %s", now)

@@ -174,17 +174,11 @@ def _start_of(text: str, width: int) -> str:
 
 @dataclass(frozen=True)
 class Network:
-    """A network to predict with, which is loaded later.
+    """A network to predict with, which is loaded later."""
 
-    Attributes:
-        name: What it is, for messages.
-        contents: Its description.
-        load: A function that loads it. It imports TensorFlow.
-    """
-
-    name: str
+    name: str  # What it is, for messages.
     contents: Contents
-    load: "Callable[[], Predictor | ExportedPredictor]"
+    load: "Callable[[], Predictor | ExportedPredictor]"  # It imports TensorFlow.
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -278,11 +272,9 @@ def find_images(
 ) -> Iterator[str]:
     """Yields the paths of image files: those named, and those in the folders named.
 
-    Folders are searched recursively, without links to other folders. What they contain
-    comes in the order of the names, the files of a folder before its subfolders. Hidden
-    files and folders, and files without the extension of an image, are left out of
-    folders; a file that is named may have any name. Problems are reported in a sentence
-    each.
+    Folders are searched recursively, without links to others, in the order of the
+    names, the files of a folder before its subfolders; hidden ones, and files without
+    the extension of an image, are left out. A file that is named may have any name.
     """
 
     def unreadable(error: OSError) -> None:

@@ -288,11 +288,7 @@ def make_evaluation(
     example_shards: Mapping[str, "ExampleShard"],
     job: Job,
 ) -> "CheckpointEvaluation":
-    """Returns the evaluation of these weights of checkpoints, with the run's network.
-
-    The shards, by split, are the examples that this rank reads. The job has stop
-    requests only if a run is watched.
-    """
+    """Returns the evaluation of checkpoints; the shards of this rank are by split."""
     from eval.checkpoint_evaluation import CheckpointEvaluation
     from resnet.evaluation.evaluator import Evaluator
     from resnet.evaluation.precise_bn import PreciseBN

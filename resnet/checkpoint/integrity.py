@@ -51,16 +51,9 @@ def fingerprints(files: Iterable[Path]) -> dict[str, Fingerprint]:
 
 
 def write_contents(
-    folder: Path,
-    metadata: Mapping[str, Any],
-    files: Mapping[str, Fingerprint] | None = None,
+    folder: Path, metadata: Mapping[str, Any], files: Mapping[str, Fingerprint]
 ) -> None:
-    """Writes `checkpoint.json`, with JSON values that describe the run at this step.
-
-    The files are fingerprints by name; None computes those of all files in the folder.
-    """
-    if files is None:
-        files = fingerprints(folder.iterdir())
+    """Writes `checkpoint.json`, with JSON values that describe the run at this step."""
     contents = {"format": FORMAT, "files": dict(files), METADATA: dict(metadata)}
     text = json.dumps({**contents, "sha256": _digest(contents)}, indent=1) + "\n"
     atomic_write_bytes(folder / CONTENTS_FILE, text.encode())

@@ -13,7 +13,7 @@ import keras
 from absl import logging
 
 from resnet.base import json_file
-from resnet.base.errors import UserError, naming_failures
+from resnet.base.errors import naming_failures
 from resnet.checkpoint import integrity, step_dirs, tensors
 from resnet.checkpoint.retention import best_top1
 from resnet.checkpoint.tensors import RANK_BATCH_NORM, Checkpoint, assign
@@ -39,15 +39,13 @@ def restore_newest(
     Rank 0 reads the checkpoint, or initializes a new run, and broadcasts the variables.
     If the number of ranks is still that of the checkpoint, each rank gets its own
     BatchNorm averages back and reads its own `own_variables`. Otherwise all ranks get
-    the mean of the averages, and of the weights in a round of local SGD. The state of
-    the optimizer, where each rank has its own, is that of one of the ranks that saved
-    it; the residuals of error feedback begin with zeros.
+    the mean of the averages, and of the weights in a round of local SGD, the state of
+    the optimizer of one of the ranks that saved it, and no residuals.
 
     The function `initialize` sets weights of a new network which depend on the training
-    images; it is called on rank 0 before any initial weights are loaded.
-
-    Raises AgreedError, on all ranks, if there are checkpoints but none can be restored,
-    or if ranks with `rank_variables` don't all see the folder.
+    images, on rank 0, before any initial weights are loaded. Raises AgreedError, on all
+    ranks, if there are checkpoints but none can be restored, or if ranks with
+    `rank_variables` don't all see the folder.
     """
     if state.rank_variables:
         check_is_shared(model_dir, communicator)
@@ -180,16 +178,12 @@ def assign_initial_weights(model: keras.Model, config: Config) -> bool:
 
 @dataclass(frozen=True)
 class TrainedNetwork:
-    """A network, the settings of its run, and where its weights come from.
-
-    They are of the checkpoint of a step: "raw", or "ema" for their exponential moving
-    average.
-    """
+    """A network, the settings of its run, and where its weights come from."""
 
     model: keras.Model
     config: Config
-    step: int
-    weights: str
+    step: int  # That of the checkpoint.
+    weights: str  # "raw", or "ema" for their exponential moving average.
 
 
 def load_network(
@@ -202,12 +196,10 @@ def load_network(
     is corrupt, or has no such weights.
     """
     weights = weights or ("ema" if config.ema_decay else "raw")
-    if step is not None:
-        saved = tensors.load(model_dir, step)
-    elif (newest := tensors.load_newest(model_dir)) is not None:
-        saved = newest
+    if step is None:
+        saved = tensors.load_from(model_dir)
     else:
-        raise UserError(f"no checkpoint has been saved in {model_dir} yet.")
+        saved = tensors.load(model_dir, step)
     model = build_model(config)
     prefix = _PREFIXES[weights]
     variables = {

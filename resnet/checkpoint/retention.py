@@ -1,7 +1,6 @@
-"""Which checkpoints of a run are kept, and what their metadata say of the run.
+"""Which checkpoints of a run are kept, are best, end a phase of the recipe or the run.
 
-The metadata say which one is the best, which ones end a phase of the recipe, and which
-one ends the run. Needs no TensorFlow.
+Their metadata say so. Needs no TensorFlow.
 """
 
 import contextlib

@@ -67,12 +67,9 @@ def save(
     A save that fails leaves nothing behind. If ranks have state of their own, all of
     them call this with the same step, and a save that fails on one rank fails on all.
     Each entry of the metadata that `retention.EVALUATIONS` names has a `top1`; the
-    entry `ends_phase`, if there is one, names the phase that ends with the step.
-
-    Raises:
-        OSError: If the folder can't be written.
-        tf.errors.OpError: If TensorFlow can't write the tensors.
-        OtherRankFailed: If another rank can't write its part.
+    entry `ends_phase`, if there is one, names the phase that ends with the step. Raises
+    OSError or tf.errors.OpError if the folder can't be written, OtherRankFailed if
+    another rank can't write its part.
     """
     folder = of_step(model_dir, checkpoint.step)
     unfinished = step_dirs.unfinished(folder)

@@ -30,25 +30,17 @@ Report = Callable[[int], None]
 class Result:
     """The result of an evaluation.
 
-    Attributes:
-        top1: The fraction of examples whose label has the highest logit.
-        top5: The fraction of examples whose label has one of the five highest logits.
-        loss: The mean cross-entropy plus the weight penalty.
-        cross_entropy: The mean cross-entropy, with the loss and the label smoothing of
-            the run. Where the probabilities of several views or networks are averaged,
-            it is that of the softmax in any case.
-        count: The number of examples counted.
-        skipped_records: The number of corrupt records, which were not counted.
-        views: The views of each image whose probabilities were averaged, of `VIEWS`.
+    The mean cross-entropy has the loss and the label smoothing of the run. Where the
+    probabilities of several views or networks are averaged, it is that of the softmax.
     """
 
-    top1: float
-    top5: float
-    loss: float
+    top1: float  # The fraction of examples whose label has the highest logit,
+    top5: float  # and one of the five highest.
+    loss: float  # The cross-entropy plus the weight penalty.
     cross_entropy: float
-    count: int
+    count: int  # Of the examples, without the corrupt records.
     skipped_records: int = 0
-    views: str = "center"
+    views: str = "center"  # Those of each image that were averaged, of `VIEWS`.
 
     def as_dict(self) -> dict[str, float]:
         """Returns the numbers by name; `skipped_records` only if there are any."""
@@ -173,11 +165,10 @@ class Evaluator:
     ) -> Result:
         """Returns the result on all examples to every rank; only sums are reduced.
 
-        The function `report` is called after each batch with the number of batches
-        done, and the predictions of this rank are added to `top`. Raises Preempted, on
-        all ranks, if one of them received a stop request, UserError if a record is
-        corrupt and none may be skipped, and RuntimeError if not every example was
-        counted once.
+        After each batch `report` gets the number of batches done; `top` gets this
+        rank's predictions. Raises Preempted, on all ranks, at a stop request, UserError
+        if a record is corrupt and none may be skipped, and RuntimeError if not every
+        example was counted once.
         """
         sums = np.zeros(4)
         for number, (images, labels, mask) in enumerate(self._batches(report)):

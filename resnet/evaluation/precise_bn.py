@@ -27,11 +27,10 @@ class PreciseBN:
     """Replaces the moving means and variances of a network by exact ones.
 
     The images are those of the first `config.recalibration_batches` batches in the
-    order of training, with the augmentation of the phase of the last step. A batch has
-    as many images as a rank normalizes together in training, and one rank computes the
-    whole batch. Therefore the statistics depend neither on the number of ranks that
-    compute them nor on the batch size of evaluation. With `--shard_by=file`, however,
-    the batches are those of the files on the rank's node, so they depend on the nodes.
+    order of training, with the augmentation of the phase of the last step. One rank
+    computes a batch, of as many images as a rank normalizes together in training. So
+    the statistics depend neither on the number of ranks that compute them nor on the
+    batch size of evaluation, but with `--shard_by=file` on the files of the nodes.
     """
 
     def __init__(
@@ -94,10 +93,9 @@ class PreciseBN:
         assign_flat(self._variances, np.maximum(mean_square - mean**2, 0))
 
     def _batches(self, step: int, num_ranks: int, first: int) -> Iterator[Batch]:
-        """Returns batches of training images, from number `first` on.
+        """Returns batches of the phase of the last step done, from number `first` on.
 
-        Each has the size of a rank's micro-batch in the run. The phase is that of the
-        last step done, also if that step was the last one of its phase.
+        Each has the size of a rank's micro-batch in the run.
         """
         config = self._config
         phase = phases.at(config.phases, max(step - 1, 0))

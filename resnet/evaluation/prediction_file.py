@@ -43,32 +43,18 @@ class WrongImage:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """The predictions of an evaluation, sorted by `examples`.
+    """The predictions of an evaluation, sorted by `examples`."""
 
-    Attributes:
-        evaluated: What was evaluated, such as "step 2344, EMA weights".
-        step: The step of the newest checkpoint that was evaluated.
-        views: The test-time augmentation.
-        class_names: The names of the classes.
-        class_descriptions: Words for them; empty if there are none.
-        examples: The index of each example in the whole split, int32 `[n]`.
-        labels: Its class, int32 `[n]`.
-        top_classes: Its most probable classes, the most probable one first, int32 `[n,
-            k]` with k of at most `TOP_K`.
-        top_probabilities: Their probabilities, float32 `[n, k]`.
-        wrong_images: Images of wrong predictions, the most certain one first.
-    """
-
-    evaluated: str
-    step: int
-    views: str
+    evaluated: str  # Such as "step 2344, EMA weights".
+    step: int  # That of the newest checkpoint evaluated.
+    views: str  # The test-time augmentation.
     class_names: tuple[str, ...]
-    class_descriptions: tuple[str, ...]
-    examples: npt.NDArray[np.int32]
-    labels: npt.NDArray[np.int32]
-    top_classes: npt.NDArray[np.int32]
-    top_probabilities: npt.NDArray[np.float32]
-    wrong_images: tuple[WrongImage, ...] = ()
+    class_descriptions: tuple[str, ...]  # Empty if there are none.
+    examples: npt.NDArray[np.int32]  # Their indices in the whole split, `[n]`.
+    labels: npt.NDArray[np.int32]  # `[n]`.
+    top_classes: npt.NDArray[np.int32]  # Best first, `[n, k]`; k is at most `TOP_K`.
+    top_probabilities: npt.NDArray[np.float32]  # `[n, k]`.
+    wrong_images: tuple[WrongImage, ...] = ()  # The most certain one first.
 
     @property
     def is_right(self) -> npt.NDArray[np.bool_]:

@@ -66,17 +66,12 @@ def _shifted(images: tf.Tensor) -> tf.Tensor:
     return tf.concat(shifted, axis=1)
 
 
-def log_mean_probabilities(
-    logits: tf.Tensor, weights: Sequence[float] = ()
-) -> tf.Tensor:
+def log_mean_probabilities(logits: tf.Tensor, weights: Sequence[float]) -> tf.Tensor:
     """Returns the logarithms of views' mean probabilities, `[batch, num_classes]`.
 
     They are computed in the logarithmic domain, so that no probability underflows. The
-    logits are `[batch, views, num_classes]` float32; without weights of the views,
-    these are equal.
+    logits are `[batch, views, num_classes]` float32.
     """
     logarithms = tf.nn.log_softmax(logits)
-    if not weights:
-        return tf.reduce_logsumexp(logarithms, axis=1) - math.log(logits.shape[1])
     logarithms += tf.math.log(tf.constant(weights, tf.float32))[:, tf.newaxis]
     return tf.reduce_logsumexp(logarithms, axis=1) - math.log(sum(weights))

@@ -62,10 +62,9 @@ class TopClasses:
         classes: npt.NDArray[np.int32],
         probabilities: npt.NDArray[np.float32],
     ) -> None:
-        """Adds the predictions of `of_logits` for a batch with these example indices.
+        """Adds the predictions of `of_logits` for the examples of a padded batch.
 
-        Labels and mask, which is False for examples that don't count, are padded to the
-        size of the batch.
+        The mask is False for those that don't count.
         """
         count = len(examples)
         block = Block(

@@ -75,6 +75,7 @@ def of_run(
     known = training_set(config)
     same = ["model", "image_size", "channel_mean", "channel_stddev", "class_names"]
     same += ["batch_norm_epsilon", "resnet_variant", *PARTS]
+    of_set = ("class_descriptions", "image_format", "apply_exif_orientation")
     return Contents(
         step=step,
         weights=weights,
@@ -82,10 +83,8 @@ def of_run(
         is_folded=is_folded,
         crop=config.eval_crop,
         crop_fraction=config.eval_crop_fraction,
-        class_descriptions=known.class_descriptions if known else (),
-        image_format=known.image_format if known else "",
-        apply_exif_orientation=known is not None and known.apply_exif_orientation,
         program=f"resnet-cpu {cli.version()}",
+        **{name: getattr(known, name) for name in of_set if known},
         **{name: getattr(config, name) for name in same},
     )
 

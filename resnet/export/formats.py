@@ -32,35 +32,24 @@ PRECISIONS = (FLOAT32, BF16, INT8)
 class Format:
     """A format of exported networks.
 
-    Attributes:
-        write: Writes a network with its description to a path that doesn't exist.
-        description: Returns the text of the description in a path, if it has one.
-        load: Returns the function of a network: from images, `[batch, image_size,
-            image_size, 3]` float32, RGB from 0 to 255, cropped and resized, to the
-            probabilities of the classes, `[batch, num_classes]` float32. None if the
-            format holds weights only.
-        suffixes: The ends of which the name of a file must have one; empty if the
-            format is a folder.
-        file: The file that tells of which format a folder is.
-        precisions: The precisions that the format can hold.
-        can_be_unfolded: Whether the format can hold layers of batch normalization.
-        can_be_folded: Whether the format can hold convolutions that contain batch
-            normalization. One that can't is unfolded without being asked for it.
-        packages: The packages that write it, which the programs don't need otherwise:
-            the requirement of each by the name of its module.
-        runtime: The one of them that computes it; empty if TensorFlow does.
+    `load` returns the function of a network: from images, `[batch, image_size,
+    image_size, 3]` float32, RGB from 0 to 255, cropped and resized, to the
+    probabilities of the classes, `[batch, num_classes]` float32; it is None if the
+    format holds weights only. Unfolded, a format has layers of batch normalization,
+    folded, they are part of the convolutions.
     """
 
     write: Callable[["TrainedNetwork", Contents, Path], None]
-    description: Callable[[Path], str | None] = lambda path: None
+    description: Callable[[Path], str | None] = lambda path: None  # Its text, if any.
     load: Callable[[Path], Probabilities] | None = None
-    suffixes: tuple[str, ...] = ()
-    file: str = ""
+    suffixes: tuple[str, ...] = ()  # Of which a file has one; a folder has none.
+    file: str = ""  # It tells of which format a folder is.
     precisions: tuple[str, ...] = (FLOAT32,)
     can_be_unfolded: bool = False
-    can_be_folded: bool = True
+    can_be_folded: bool = True  # Otherwise it is unfolded without being asked for it.
+    # The requirements of the packages that write it, by the names of their modules.
     packages: dict[str, str] = dataclasses.field(default_factory=dict)
-    runtime: str = ""
+    runtime: str = ""  # The package that computes it; empty if TensorFlow does.
 
 
 # requirements-export.in has the same packages.

@@ -68,11 +68,8 @@ def write_state_dict(
 
     `torchvision.models.resnet50(num_classes=N).load_state_dict(...)` takes what
     `safetensors.torch.load_file` or `torch.load` return of it, or tensors of the arrays
-    of an .npz file. The logits then are equal.
-
-    The path has a suffix of `files.SUFFIXES`; .pt and .pth need PyTorch. The values are
-    those of all variables of the network of the run by their paths, float32. Raises
-    UserError if torchvision has no such network, or PyTorch is missing.
+    of an .npz file. The values are those of all variables of the network by their
+    paths, float32. Raises UserError if torchvision has no such network.
     """
     _require_equal_network(config)
     state = torchvision.state_dict(values)

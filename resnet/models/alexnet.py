@@ -29,37 +29,25 @@ def build(
     name: str, images: keras.KerasTensor, options: NetworkOptions
 ) -> keras.KerasTensor:
     """Returns the float32 logits of float32 images, by one of the two variants."""
-    x = layers.Cast(options.compute_dtype, name="cast")(images)
-    variant = _with_batch_norm if name == "alexnet_bn" else _without_batch_norm
-    return variant(x, options)
-
-
-def _without_batch_norm(
-    x: keras.KerasTensor, options: NetworkOptions
-) -> keras.KerasTensor:
-    """Returns the logits; the first dense layer takes the whole feature map."""
     seed = options.seeds()
+    has_norms = name == "alexnet_bn"
+    x = layers.Cast(options.compute_dtype, name="cast")(images)
     for number, (filters, stride, is_pooled) in enumerate(CONVOLUTIONS, start=1):
-        x = layers.Conv(filters, 3, stride, seed(), f"conv{number}")(x)
+        if has_norms:
+            part = f"layer{number - 1}" if number > 1 else "prep"
+            x = layers.ConvNorm(filters, 3, stride, seed(), part, options.batch_norm)(x)
+        else:
+            part = f"conv{number}"
+            x = layers.Conv(filters, 3, stride, seed(), part)(x)
         if is_pooled:
-            x = layers.MaxPool(2, 2, name=f"conv{number}_pool")(x)
-    x = layers.Flatten("flatten")(x)
+            x = layers.MaxPool(2, 2, name=f"{part}_pool")(x)
+    if has_norms:
+        x = layers.GlobalMaxPool(name="pool")(x)
+        scale = LOGIT_SCALE
+        return layers.ScaledLinear(options.num_classes, scale, seed(), "classifier")(x)
+    x = layers.Flatten("flatten")(x)  # The dense layers take the whole feature map.
     for number in (1, 2):
         x = layers.Dropout(DROPOUT_RATE, seed(), f"dropout{number}")(x)
         x = layers.Dense(DENSE_UNITS, seed(), f"dense{number}", relu=True)(x)
     logits = layers.Dense(options.num_classes, seed(), "classifier")(x)
     return layers.Cast("float32", name="logits")(logits)
-
-
-def _with_batch_norm(
-    x: keras.KerasTensor, options: NetworkOptions
-) -> keras.KerasTensor:
-    seed = options.seeds()
-    names = ("prep", "layer1", "layer2", "layer3", "layer4")
-    for name, (filters, stride, is_pooled) in zip(names, CONVOLUTIONS, strict=True):
-        x = layers.ConvNorm(filters, 3, stride, seed(), name, options.batch_norm)(x)
-        if is_pooled:
-            x = layers.MaxPool(2, 2, name=f"{name}_pool")(x)
-    x = layers.GlobalMaxPool(name="pool")(x)
-    linear = layers.ScaledLinear(options.num_classes, LOGIT_SCALE, seed(), "classifier")
-    return linear(x)

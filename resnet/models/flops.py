@@ -19,10 +19,9 @@ def count_forward_pass(model: keras.Model) -> int:
 def count_training_step(model: keras.Model) -> int:
     """Returns the number of operations of forward and backward pass for one image.
 
-    In each layer the outputs, the gradient of the kernel and that of the inputs take
-    the same number of operations. The first layer computes no gradient of its inputs,
-    the images. If its kernel isn't trained but its bias is, it computes its outputs
-    only, and the layer after it all three.
+    In each layer the outputs, the gradient of the kernel and that of the inputs take as
+    many operations. The first layer has no gradient of its inputs, the images. If only
+    its bias is trained, it computes its outputs alone, and the next layer all three.
     """
     counts = _count_kernels(model)
     trained = [count for count, is_trained in counts if is_trained]

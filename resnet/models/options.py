@@ -12,25 +12,16 @@ EPSILON = 1e-5  # The TPU recipe's.
 class NormOptions:
     """How a `ConvNorm` normalizes the results of its convolution.
 
-    Attributes:
-        momentum: Momentum of the moving averages, in [0, 1); 0.95 is the 24K recipe's.
-        epsilon: Constant added to the variance before the square root.
-        fixed_gamma: Whether gamma, the scale, is the constant 1 and not a variable, as
-            with `scale=False` of Keras' BatchNormalization.
-        zero_gamma: Whether gamma is initialized to 0 instead of 1.
-        use_bias: Whether the convolution has a trainable bias, initialized to 0, in
-            front of the normalization.
-        relu: Whether to apply ReLU to the outputs.
-        num_copies: Number of references to the output that the layer returns. With one
-            for each consuming layer, the gradients of all of them are summed inside
-            this layer's backward op instead of by an op of their own.
+    It returns `num_copies` references to its output. With one for each consuming layer,
+    the gradients of all of them are summed inside this layer's backward op instead of
+    by an op of their own.
     """
 
-    momentum: float = 0.95
-    epsilon: float = EPSILON
-    fixed_gamma: bool = False
-    zero_gamma: bool = False
-    use_bias: bool = False
+    momentum: float = 0.95  # Of the moving averages, in [0, 1); the 24K recipe's.
+    epsilon: float = EPSILON  # Added to the variance before the square root.
+    fixed_gamma: bool = False  # Gamma, the scale, is the constant 1 and no variable.
+    zero_gamma: bool = False  # Gamma is initialized to 0 instead of 1.
+    use_bias: bool = False  # The convolution has a trainable bias, initialized to 0.
     relu: bool = True
     num_copies: int = 1
 
@@ -48,22 +39,14 @@ class NetworkOptions:
     """The options of a network; each network ignores those of other kinds of networks.
 
     Those with the name of a setting are described where it is declared
-    (`config.recipe`).
-
-    Attributes:
-        num_classes: Number of logits.
-        image_size: Height and width in pixels that `flops` counts the operations for,
-            and the size of the images of "alexnet" and "mlp".
-        compute_dtype: "float32" or "bfloat16"; variables are float32 in both cases.
-        seed: Seed of the initial weights and of the dropout layers.
-        classifier_bias_init: The initial biases of the last layer; 0 leaves them as
-            `initialization` says.
+    (`config.recipe`). The image size is that which `flops` counts the operations for,
+    and that of the images of "alexnet" and "mlp".
     """
 
     num_classes: int = 1000
     image_size: int = 224
-    compute_dtype: str = "float32"
-    seed: int = 0
+    compute_dtype: str = "float32"  # Or "bfloat16"; variables are float32 in any case.
+    seed: int = 0  # Of the initial weights and of the dropout layers.
     batch_norm_momentum: float = NormOptions.momentum
     batch_norm_epsilon: float = EPSILON
     fixed_gamma: bool = False
@@ -73,7 +56,7 @@ class NetworkOptions:
     activation: str = "relu"
     se_ratio: float = 0.0
     blur_pool: str = "none"
-    classifier_bias_init: float = 0.0
+    classifier_bias_init: float = 0.0  # 0 leaves them as `initialization` says.
 
     @property
     def batch_norm(self) -> NormOptions:

@@ -15,9 +15,6 @@ the pooled shortcut too.
 torchvision's ResNets (pytorch/vision, torchvision/models/resnet.py) differ from the TPU
 recipe's in two details: the max pooling of the stem pads all four sides, and the first
 stage of ResNet-18 and 34 begins with an identity shortcut.
-
-Blurred strided layers, squeeze-and-excitation and other activations than ReLU are parts
-that each of these networks can have, in `layers.pooling` and `layers.activations`.
 """
 
 import dataclasses
@@ -74,12 +71,9 @@ class _Builder:
     def __init__(
         self, options: NetworkOptions, is_bottleneck: bool, is_resnet_d: bool
     ) -> None:
+        self.options = options
         self.seed = options.seeds()
-        self.norm = options.batch_norm
-        self.zero_last_gamma = options.zero_last_gamma
         self.is_bottleneck, self.is_resnet_d = is_bottleneck, is_resnet_d
-        self.activation = options.activation
-        self.se_ratio = options.se_ratio
         self.is_blurred = options.blur_pool != "none"
         self.has_relu = options.activation == "relu"  # `ConvNorm` includes it.
 
@@ -98,11 +92,13 @@ class _Builder:
             blur_stride = stride if kernel_size == 1 else 1
             x = layers.BlurPool(blur_stride, name=f"{name}_blur")(x)
             stride //= blur_stride
-        norm = dataclasses.replace(self.norm, relu=is_activated and self.has_relu)
+        norm = dataclasses.replace(
+            self.options.batch_norm, relu=is_activated and self.has_relu
+        )
         x = layers.ConvNorm(filters, kernel_size, stride, self.seed(), name, norm)(x)
         if self.has_relu or not is_activated:
             return x
-        return layers.Activation(self.activation, f"{name}_activation")(x)
+        return layers.Activation(self.options.activation, f"{name}_activation")(x)
 
     def stem(self, x: keras.KerasTensor) -> keras.KerasTensor:
         """Returns the stem's feature map: 64 channels at half the images' size."""
@@ -122,12 +118,12 @@ class _Builder:
         num_copies: int,
     ) -> Copies:
         """Returns a block's output: convolution, residual addition and activation."""
-        has_gate = self.se_ratio > 0
+        has_gate = self.options.se_ratio > 0
         is_whole = self.has_relu and not has_gate
         norm = dataclasses.replace(
-            self.norm,
+            self.options.batch_norm,
             relu=is_whole,
-            zero_gamma=self.zero_last_gamma,
+            zero_gamma=self.options.zero_last_gamma,
             # With a gate, one is for the means and one for the gate.
             num_copies=2 if has_gate else num_copies if is_whole else 1,
         )
@@ -136,33 +132,17 @@ class _Builder:
             return conv(x, residual)
         if not has_gate:
             activation = f"{name}_activation"
-            return layers.Activation(self.activation, activation, num_copies)(
+            return layers.Activation(self.options.activation, activation, num_copies)(
                 conv(x, residual)
             )
         to_squeeze, x = conv(x)
-        units = networks.num_squeezed(filters, self.se_ratio)
+        units = networks.num_squeezed(filters, self.options.se_ratio)
         means = layers.GlobalAvgPool(f"{name}_se_pool")(to_squeeze)
         hidden = layers.Dense(units, self.seed(), f"{name}_se_1", relu=True)(means)
         logits = layers.Dense(filters, self.seed(), f"{name}_se_2")(hidden)
-        return layers.Gate(self.activation, f"{name}_gate", num_copies)(
+        return layers.Gate(self.options.activation, f"{name}_gate", num_copies)(
             x, logits, residual
         )
-
-    def shortcut(
-        self,
-        x: keras.KerasTensor,
-        filters: int,
-        stride: int,
-        is_projected: bool,
-        name: str,
-    ) -> keras.KerasTensor:
-        """Returns `x`, or its projection, as in the first block of a stage."""
-        if not is_projected:
-            return x
-        if self.is_resnet_d and stride == 2:
-            x = layers.AvgPool(name=f"{name}_shortcut_pool")(x)
-            stride = 1
-        return self.conv(x, filters, 1, stride, f"{name}_shortcut", False)
 
     def block(
         self,
@@ -180,8 +160,14 @@ class _Builder:
         num_outputs = filters
         if self.is_bottleneck:
             num_outputs *= networks.BOTTLENECK_EXPANSION
-        x, shortcut = copies
-        residual = self.shortcut(shortcut, num_outputs, stride, is_projected, name)
+        x, residual = copies
+        if is_projected:
+            of_shortcut = f"{name}_shortcut"
+            is_pooled = self.is_resnet_d and stride == 2
+            if is_pooled:
+                residual = layers.AvgPool(name=f"{of_shortcut}_pool")(residual)
+            step = 1 if is_pooled else stride
+            residual = self.conv(residual, num_outputs, 1, step, of_shortcut, False)
         if not self.is_bottleneck:
             x = self.conv(x, filters, 3, stride, f"{name}_1")
             return self.last_conv(x, residual, filters, 3, f"{name}_2", num_copies)

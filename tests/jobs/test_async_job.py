@@ -56,18 +56,6 @@ def test_one_worker_trains_as_one_synchronous_rank(run_ranks, records, tmp_path)
     main_run.assert_same(json.loads((tmp_path / "e.json").read_text()), last)
 
 
-def test_no_rank_left_for_a_worker_is_refused(run_ranks, records, tmp_path):
-    job = run_ranks(
-        2,
-        "resnet/resnet_main.py",
-        *(*main_run.FLAGS, f"--data_dir={records}", "--sync_mode=async"),
-        f"--model_dir={tmp_path / 'model'}",
-    )
-    assert job.returncode == 2
-    assert "at least one that works; got 2 rank(s) with --num_ps=1" in job.stderr
-    assert not (tmp_path / "model").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(

@@ -40,13 +40,7 @@ def test_the_program_measures_and_prints_json_last():
     assert result["profile_ms"]["weight gradients"] > 0
     expected = {
         "model": smallest.NETWORK,
-        "precision": "float32",
-        "batch_size": 2,
-        "image_size": 32,
-        "steps": 2,
         "ranks": 1,
-        "infer": False,
-        "data_dir": None,
         "compiled_ops": False,
         "instruction_set": "NONE",
         "input_wait_share": None,

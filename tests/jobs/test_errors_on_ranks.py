@@ -13,25 +13,19 @@ pytestmark = pytest.mark.multiprocess
 PROGRAM = "tests/jobs/fail_on_one_rank.py"
 
 
-def test_a_mistake_that_one_rank_finds_is_said_once_and_all_end_with_2(run_ranks):
-    job = run_ranks(3, PROGRAM, "agreed")
-    assert job.returncode == 2
-    assert job.stderr.count("the disk of rank 1 must hold the records") == 1
-    assert "Traceback" not in job.stderr
-
-
-def test_a_mistake_that_only_one_rank_knows_of_ends_the_job(run_ranks):
-    job = run_ranks(3, PROGRAM, "user")
-    assert job.returncode != 0
-    assert "error on rank 1: rank 1 has failed" in job.stderr
-    assert "Traceback" not in job.stderr
-
-
-def test_a_bug_on_one_rank_ends_the_job_with_its_traceback(run_ranks):
-    job = run_ranks(3, PROGRAM, "bug")
-    assert job.returncode != 0
-    assert "rank 1 failed" in job.stderr
-    assert "IndexError: a bug of rank 1" in job.stderr
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("agreed", "the disk of rank 1 must hold the records"),
+        ("user", "error on rank 1: rank 1 has failed"),
+        ("bug", "IndexError: a bug of rank 1"),
+    ],
+)
+def test_what_one_rank_runs_into_is_said_once_and_ends_the_job(run_ranks, what, words):
+    job = run_ranks(3, PROGRAM, what)
+    assert job.returncode == 2 if what == "agreed" else job.returncode != 0
+    assert job.stderr.count(words) == 1
+    assert ("Traceback" in job.stderr) == (what == "bug")
 
 
 def test_a_program_that_starts_ranks_refuses_to_be_one(run_ranks):

@@ -49,12 +49,6 @@ def test_help_by_path_lists_the_flags_that_the_tests_of_a_program_see(tmp_path):
         assert here.stdout.startswith(program.__doc__)
 
 
-def test_a_module_is_a_program_too():
-    (job,) = run_all([[sys.executable, "-m", "resnet.resnet_main", "--help"]], ROOT)
-    assert (job.returncode, job.stderr) == (0, "")
-    assert "data_dir" in flags_in(job.stdout)
-
-
 def test_console_scripts_are_installed_and_refuse_unknown_flags(tmp_path):
     scripts = [str(Path(sys.executable).with_name(script)) for script in MODULES]
     for job in run_all(([script, "--no_such_flag"] for script in scripts), tmp_path):

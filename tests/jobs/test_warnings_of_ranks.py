@@ -1,8 +1,9 @@
-"""What ranks other than 0 warn of is printed once, with the rank and its host."""
+"""What ranks other than 0 warn of is printed once; a damaged record ends the job."""
 
 import platform
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -25,27 +26,42 @@ def test_a_warning_of_rank_1_names_it_and_that_of_all_ranks_is_rank_0s(run_ranks
     assert sum("a warning of rank 0" in line for line in lines) == 3  # As it logs them.
 
 
+@pytest.fixture
+def damaged(records, tmp_path) -> Path:
+    return Path(shutil.copytree(records, tmp_path / "damaged"))
+
+
+def flags_of(damaged: Path) -> list[str]:
+    """A training of an epoch: each record is read once."""
+    return [
+        *("--recipe=digits", smallest.FLAG, "--mode=train", "--num_intra_threads=1"),
+        *("--train_batch_size=6", "--train_steps=4", "--warmup_steps=0"),
+        *(f"--data_dir={damaged}", f"--model_dir={damaged.parent / 'model'}"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "mode"),
+    [(2, "bsp"), pytest.param(3, "async", marks=pytest.mark.slow)],
+)
+def test_a_damaged_record_ends_the_job_with_its_file_and_offset(
+    run_ranks, damaged, num_ranks, mode
+):
+    path, offset = damaged_record.flip_a_bit(damaged, example=13)
+    flags = (f"--sync_mode={mode}", *flags_of(damaged))
+    job = run_ranks(num_ranks, "resnet/resnet_main.py", *flags)
+    assert job.returncode == 2, job.stderr
+    assert f"the record at byte {offset} of {path} is corrupt" in job.stderr
+    assert "Traceback" not in job.stderr
+
+
 @pytest.mark.slow
 def test_a_corrupt_record_that_rank_1_reads_is_reported_with_its_rank(
-    run_ranks, records, tmp_path
+    run_ranks, damaged
 ):
-    copied = tmp_path / "copied"
-    shutil.copytree(records, copied)
-    places = [damaged_record.flip_a_bit(copied, example) for example in (2, 9, 13, 20)]
-    job = run_ranks(
-        2,
-        "resnet/resnet_main.py",
-        "--recipe=digits",
-        smallest.FLAG,
-        "--mode=train",
-        "--on_bad_record=skip",
-        "--train_batch_size=6",
-        "--train_steps=4",  # An epoch: one rank reads each record.
-        "--warmup_steps=0",
-        "--num_intra_threads=1",
-        f"--data_dir={copied}",
-        f"--model_dir={tmp_path / 'model'}",
-    )
+    places = [damaged_record.flip_a_bit(damaged, example) for example in (2, 9, 13, 20)]
+    flags = ("--on_bad_record=skip", *flags_of(damaged))
+    job = run_ranks(2, "resnet/resnet_main.py", *flags)
     assert job.returncode == 0, job.stderr
     lines = [line for line in job.stderr.splitlines() if "skipping a record" in line]
     for path, offset in places:

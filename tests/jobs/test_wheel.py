@@ -73,15 +73,12 @@ def wheel(tmp_path_factory) -> Path:
     return folder / "installed"
 
 
-def test_a_wheel_holds_the_compiled_ops_and_the_files_of_the_page(wheel):
+def test_a_wheel_holds_what_is_needed_and_no_packages_of_common_names(wheel):
     library = wheel / "resnet/native/libresnet_ops.so"
     assert library.read_text() == f"{sys.prefix}\n"
     assert list(wheel.rglob("LICENSE"))
     page = wheel / "resnet/report"
     assert all((page / f"page.{suffix}").exists() for suffix in ("html", "js"))
-
-
-def test_a_wheel_holds_no_packages_of_common_names(wheel):
     (metadata,) = wheel.glob("resnet_cpu-*.dist-info")
     found = {path.name for path in wheel.iterdir()} - {metadata.name}
     assert found == {"data_prep", "resnet", "resnet_cpu"}

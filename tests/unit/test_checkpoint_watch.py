@@ -12,7 +12,6 @@ from resnet.checkpoint import step_dirs
 from resnet.checkpoint.watch import CheckpointWatch
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.hardware.placement import ProcessInfo
-from resnet.runtime.preemption import Preempted
 
 
 def make(model_dir: Path, step: int) -> Path:
@@ -94,16 +93,6 @@ def test_a_damaged_one_is_skipped_until_it_is_written_again(tmp_path, caplog):
     assert watch.next_step(has_ended) is None
     os.utime(folder, ns=(6, 6))
     assert watch.next_step() == 10
-
-
-def test_a_preempted_watch_says_how_to_evaluate_what_exists(tmp_path):
-    signals = SimpleNamespace(seen="")
-    timer = threading.Timer(0.1, setattr, (signals, "seen", "SIGTERM"))
-    timer.start()
-    with pytest.raises(Preempted, match="stopped watching") as stop:
-        watch_of(tmp_path, signals=signals).next_step()
-    timer.join()
-    assert stop.value.advice.endswith("to evaluate the checkpoints that exist")
 
 
 def test_other_ranks_follow_rank_0(tmp_path):

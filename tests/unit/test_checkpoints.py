@@ -81,13 +81,6 @@ def test_steps_are_listed_from_the_oldest(tmp_path):
         save(tmp_path, step)
     (tmp_path / "checkpoints" / ".step-00000006.unfinished").mkdir()
     assert saved_steps(tmp_path) == [3, 20, 100_000_000]
-    for name in ("step-00000003", "step-00000020", "step-100000000"):
-        folder = tmp_path / "checkpoints" / name
-        assert sorted(file.name for file in folder.iterdir()) == [
-            "checkpoint.json",
-            "state.data-00000-of-00001",
-            "state.index",
-        ]
 
 
 def test_an_interrupted_save_can_be_repeated(tmp_path):
@@ -144,16 +137,6 @@ def test_a_copied_checkpoint_is_loaded_whatever_its_name(tmp_path):
         assert loaded.tensors["weights"].tolist() == [1, 1]
 
 
-def test_leftovers_of_a_killed_save_are_removed(tmp_path):
-    save(tmp_path, 1)
-    folder = tmp_path / "checkpoints"
-    for name in (".step-00000002.unfinished", ".step-00000001.removed"):
-        (folder / name).mkdir()
-        (folder / name / "state.index").write_bytes(b"half")
-    step_dirs.remove_leftovers(tmp_path)
-    assert [entry.name for entry in folder.iterdir()] == ["step-00000001"]
-
-
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_a_save_killed_while_it_replaces_a_checkpoint_loses_none(tmp_path, is_replaced):
     save(tmp_path, 1)
@@ -163,7 +146,8 @@ def test_a_save_killed_while_it_replaces_a_checkpoint_loses_none(tmp_path, is_re
     if is_replaced:
         save(tmp_path, 1)
         old.mkdir()  # Not removed any more.
-    (folder / ".step-00000001.unfinished").mkdir()
+    for name in (".step-00000001.unfinished", ".step-00000001.removed"):
+        (folder / name).mkdir()
     step_dirs.remove_leftovers(tmp_path)
     assert [entry.name for entry in folder.iterdir()] == ["step-00000001"]
     assert tensors.load_newest(tmp_path).step == 1

@@ -78,10 +78,8 @@ def outputs_of(
     if path.suffix == ".keras":
         return {"": keras.models.load_model(path)(images, training=False)}
     if path.suffix == ".onnx":
-        session, names = (
-            onnxruntime.InferenceSession(path),
-            ("classes", "probabilities"),
-        )
+        names = ("classes", "probabilities")
+        session = onnxruntime.InferenceSession(path)
         outputs = session.run(names, {"images": images})
         return {"": dict(zip(names, outputs, strict=True))}
     if path.suffix == ".tflite":
@@ -94,23 +92,14 @@ def outputs_of(
 
 @dataclasses.dataclass(frozen=True)
 class Exports:
-    """The exports of a run, and what they compute for its images.
-
-    Attributes:
-        folder: The folder with the exports.
-        config: The settings of the run.
-        done: The ends of the program, by what it has exported.
-        images: The images, decoded.
-        expected: The probabilities of the evaluation, `[num_images, num_classes]`.
-        found: The outputs of the exports, by their names and those of the outputs.
-    """
+    """The exports of a run, and what they compute for its images."""
 
     folder: Path
     config: Config
-    done: dict[str, Done]
-    images: np.ndarray
-    expected: np.ndarray
-    found: dict[str, np.ndarray]
+    done: dict[str, Done]  # The ends of the program, by what it has exported.
+    images: np.ndarray  # Decoded.
+    expected: np.ndarray  # The probabilities of the evaluation.
+    found: dict[str, np.ndarray]  # By the names of exports and of their outputs.
 
 
 def preprocessor(config: Config) -> Preprocessor:
@@ -259,18 +248,6 @@ def test_a_saved_model_reads_files_of_any_size_as_evaluation_does(exports, tmp_p
     found = signatures["serving_default"](image_bytes=encoded)["probabilities"]
     assert np.ptp(expected, 0).max() > 0.01  # Or it tells nothing.
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
-
-
-def test_a_training_that_ends_exports_its_newest_checkpoint(exports, tmp_path):
-    folder = tmp_path / "of" / "exports"
-    end_of_training.export(exports.config, exported_run.ALONE)  # It asks for none.
-    config = dataclasses.replace(exports.config, export_dir=str(folder))
-    end_of_training.check(config)
-    end_of_training.export(config, exported_run.ALONE)
-    (version,) = folder.iterdir()
-    assert abs(int(version.name) - time.time()) < 600
-    contents = ExportedNetwork(version).contents
-    assert (contents.step, contents.weights, contents.is_folded) == (20, "ema", True)
 
 
 def test_a_network_is_exported_again_only_if_it_was_trained_again(

@@ -75,22 +75,12 @@ class Kernels:
     [
         ("AVX512_CORE_BF16", "AVX512_CORE_BF16", "yes, with AVX512_CORE_BF16"),
         (
-            "AVX2",
-            "AVX2",
-            "yes, with AVX2, but not in bfloat16, because this CPU has no avx512",
-        ),
-        (
             "AVX512_CORE_BF16",
             "AVX2",
             "yes, with AVX2, but not in bfloat16, because the library of compiled ops"
             " lacks the kernels for AVX512_CORE, which need GCC 10",
         ),
-        (
-            "NONE",
-            "NONE",
-            "only for reading, resizing, updates of weights and compression of"
-            " gradients, because this CPU has no avx2",
-        ),
+        ("NONE", "NONE", "only for reading, resizing, updates of weights"),
     ],
 )
 def test_what_a_cpu_and_a_library_allow_is_said(monkeypatch, has, best, said):

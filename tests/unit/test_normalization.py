@@ -133,9 +133,7 @@ def run(normalize: Normalize, inputs: Inputs) -> Results:
 def by_formula(inputs: Inputs, y: np.ndarray) -> tuple[Results, Results]:
     """The results in float64, and how large the numbers are that they are sums of.
 
-    Args:
-        inputs: What to normalize.
-        y: The rounded result, which decides where the ReLU passes gradients.
+    The rounded result y decides where the ReLU passes gradients.
     """
     shape, channels = inputs.x.shape, inputs.x.shape[-1]
 
@@ -188,14 +186,7 @@ def assert_right(
     tolerance: dict[tf.DType, float],
     of_sums: tf.DType = tf.float32,
 ) -> None:
-    """Compares with the formula.
-
-    Args:
-        inputs: Of what was run.
-        found: Its results.
-        tolerance: For each dtype.
-        of_sums: As what is added up over all rows counts.
-    """
+    """Compares with the formula; what is added up over rows counts as `of_sums`."""
     expected, sizes = by_formula(inputs, found.y)
     for name, one, other, size in zip(
         Results._fields, found, expected, sizes, strict=True

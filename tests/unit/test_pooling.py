@@ -168,8 +168,6 @@ def test_sums_of_bfloat16_are_in_float32():
     [
         ({"x": tf.zeros([4, 4, 3])}, "must be rank 4|batch, height, width, channels"),
         ({"window": [0, 2]}, "window must be a height and a width"),
-        ({"window": [2, 2, 2]}, "window must be a height and a width"),
-        ({"window": [16, 17]}, "at most 256 positions"),
         ({"window": [2**32, 2**32]}, "at most 256 positions"),
         ({"stride": 0}, "stride"),
         ({"padding": "other"}, "padding"),

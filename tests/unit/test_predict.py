@@ -16,7 +16,7 @@ from PIL import Image
 
 import resnet
 from eval import export, predict
-from eval.predict import JsonLines, Predicted, Table
+from eval.predict import Predicted, Table
 from resnet.checkpoint import restore
 from resnet.config.config import Config, save_config
 from resnet.evaluation.predictor import top_classes
@@ -161,22 +161,18 @@ def test_what_cannot_be_is_refused_before_tensorflow_starts(
     run_with_ema, make_config, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(predict, "predict_all", None)
-    (tmp_path / "empty").mkdir()
     ours = program(run_with_ema)
     for arguments, words in (
         ([], "images are required"),
         (["x.jpg"], "x.jpg must be an image or a folder; there is no such file"),
-        ([tmp_path / "empty"], "empty must contain images"),
         (["-"], "standard input must name images; it is empty"),
         (["x", "--top_k=4"], "--top_k must be at most 3, the number of classes"),
         (["x", "--step=15"], "no checkpoint of step 15 is saved"),
         (["x", "--exported_model=y"], "one of --model_dir and --exported_model is"),
     ):
         assert_refused(ours(*arguments), words)
-    assert_refused(run(predict, "x"), "one of --model_dir and --exported_model is req")
     for arguments, words in (
         (["--exported_model=none"], "none must be an exported network; there is no"),
-        (["--exported_model=none", "--step=10"], "--step is for --model_dir"),
         (["--exported_model=none", "--weights=raw"], "--weights is for --model_dir"),
     ):
         assert_refused(run(predict, "x", *arguments), words)
@@ -297,18 +293,3 @@ def test_a_table_with_long_names_keeps_to_80_columns(capsys):
         assert "/end.jpg  nnnnnn" in line
         assert line.endswith("...     100.00 %")
         assert ("description" in head) == ("tench, Tinca" in line) == bool(description)
-
-
-def test_json_has_one_line_for_each_image(capsys):
-    report = JsonLines()
-    report.add("ä\n.jpg", [CAT, Predicted("n1", "tench", 0, 0.25)])
-    report.add("b.jpg", [CAT])
-    first, second = map(json.loads, capsys.readouterr().out.splitlines())
-    assert first == {
-        "image": "ä\n.jpg",
-        "predictions": [
-            {"class": "cat", "index": 3, "probability": 0.75},
-            {"class": "n1", "description": "tench", "index": 0, "probability": 0.25},
-        ],
-    }
-    assert second["image"] == "b.jpg"

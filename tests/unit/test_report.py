@@ -74,7 +74,7 @@ def append_line(path: Path, text: str) -> None:
 def save_checkpoint(path: Path, **metadata) -> None:
     saved = step_dirs.of_step(path, 400)
     saved.mkdir(parents=True)
-    integrity.write_contents(saved, metadata)
+    integrity.write_contents(saved, metadata, {})
 
 
 def text_of(*paths: Path) -> str:

@@ -23,11 +23,7 @@ def test_the_newest_the_best_and_the_ends_of_phases_are_kept():
     assert retention.phase_ends(saved) == {2: "init"}
     assert retention.steps_to_remove(saved, 1) == [1, 4, 5]
     assert retention.steps_to_remove(saved, 9) == []
-
-
-def test_without_an_evaluation_none_is_best():
     assert retention.best_step([evaluated(1, None)]) is None
-    assert retention.best_step([]) is None
 
 
 def test_saving_removes_what_is_not_kept(tmp_path):

@@ -72,7 +72,9 @@ def test_shifted_images_have_half_the_weight(model):
 
 def test_the_mean_keeps_logarithms_of_tiny_probabilities_and_nan():
     logits = tf.constant([[[0.0, 300.0], [0.0, 400.0]], [[0.0, 1.0], [np.nan, 1.0]]])
-    ours = test_time_augmentation.log_mean_probabilities(logits).numpy()
+    ours = test_time_augmentation.log_mean_probabilities(
+        logits, [1.0] * logits.shape[1]
+    ).numpy()
     # Half of exp(-300), and nearly 1.
     np.testing.assert_allclose(ours[0], [-300 - np.log(2), 0], rtol=1e-6, atol=1e-6)
     assert np.isnan(ours[1]).all()

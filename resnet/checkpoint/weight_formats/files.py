@@ -46,10 +46,6 @@ class Stored(NamedTuple):
     name: str
     axes: tuple[int, ...] | None = None
 
-    def shape_of(self, ours: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape of the stored array for that of our variable."""
-        return self.from_ours(np.broadcast_to(0, ours)).shape
-
     def to_ours(self, array: np.ndarray) -> np.ndarray:
         """Returns a stored array as the value of our variable."""
         return array if self.axes is None else array.transpose(self.axes)

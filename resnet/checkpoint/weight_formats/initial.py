@@ -143,7 +143,8 @@ def _require_equal_variables(
     places = {name: form.places[name] for name in shapes if name in form.places}
     known = {place.name for place in form.places.values()}
     needed = {
-        place.name: place.shape_of(shapes[name]) for name, place in places.items()
+        place.name: place.from_ours(np.broadcast_to(0, shapes[name])).shape
+        for name, place in places.items()
     }
     surplus = [name for name in file.shapes.keys() - known if not form.is_extra(name)]
     wrong = [

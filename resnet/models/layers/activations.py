@@ -26,13 +26,10 @@ def activate(
 
     relu(x) = max(x, 0), silu(x) = x / (1 + e^-x), mish(x) = x * tanh(ln(1 + e^x)).
 
-    Args:
-        x: `[batch, height, width, channels]`, float32 or bfloat16.
-        gate: The factor of each channel of each image, `[batch, channels]`, float32.
-        residual: Tensor to add, of the shape and dtype of `x`; only with a gate.
-        num_copies: Number of references to the result that are returned, 1 or 2. With
-            one for each consumer, the backward op sums their gradients while it reads
-            them.
+    x and the residual, which there is only with a gate, are `[batch, height, width,
+    channels]`, float32 or bfloat16; the gate is `[batch, channels]`, float32. With one
+    of `num_copies` references to the result, 1 or 2, for each consumer, the backward op
+    sums their gradients while it reads them.
     """
     library = native.ops()
     if library is None:

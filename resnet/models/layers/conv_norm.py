@@ -109,17 +109,18 @@ class ConvNorm(Conv):
     def _call_in_training(
         self, images: tf.Tensor, residual: tf.Tensor | None
     ) -> list[tf.Tensor]:
-        gamma, beta = self.scale_and_shift()
+        options, beta = self.options, self.beta.value
+        x = self.convolve(images)
+        gamma = tf.ones([self.filters]) if options.fixed_gamma else self.gamma.value
+        if options.use_bias:
+            beta = beta + 0 * self.bias.value  # The bias' gradient, which is 0.
         outputs, mean, variance = normalization.batch_norm(
-            self.convolve(images),
-            gamma,
-            beta,
-            residual,
-            self.options.relu,
-            self.options.num_copies,
-            self.options.epsilon,
+            x, gamma, beta, residual, options.relu, options.num_copies, options.epsilon
         )
-        self.update_averages(mean, variance)
+        if options.use_bias:
+            mean = mean + self.bias.value
+        normalization.update_average(self.moving_mean, mean, options.momentum)
+        normalization.update_average(self.moving_variance, variance, options.momentum)
         return list(outputs)
 
     def convolve(self, images: tf.Tensor) -> tf.Tensor:
@@ -128,23 +129,6 @@ class ConvNorm(Conv):
         Normalization subtracts the bias again, with the mean.
         """
         return convolution.conv2d(images, self.kernel.value, self.stride)
-
-    def scale_and_shift(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns gamma and beta in training, each `[filters]`, float32."""
-        is_fixed = self.options.fixed_gamma
-        gamma = tf.ones([self.filters]) if is_fixed else self.gamma.value
-        beta = self.beta.value
-        if self.options.use_bias:
-            beta = beta + 0 * self.bias.value  # The bias' gradient, which is 0.
-        return gamma, beta
-
-    def update_averages(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
-        """Moves the averages towards the moments of the result of `convolve`."""
-        if self.options.use_bias:
-            mean = mean + self.bias.value
-        momentum = self.options.momentum
-        normalization.update_average(self.moving_mean, mean, momentum)
-        normalization.update_average(self.moving_variance, variance, momentum)
 
     def _infer(self, images: tf.Tensor, residual: tf.Tensor | None) -> tf.Tensor:
         scale, bias = self.scale_and_bias()

@@ -24,9 +24,8 @@ _example_keys: contextvars.ContextVar[tf.Tensor | None] = contextvars.ContextVar
 def keyed(step_key: tf.Tensor, examples: tf.Tensor) -> Iterator[None]:
     """Determines the masks of the networks that are called inside the block.
 
-    Args:
-        step_key: A 32-bit number of the run and the step, int64 scalar.
-        examples: The index of each example in the data set, `[batch]` int64.
+    The key is a 32-bit number of the run and the step, int64; the examples are their
+    indices in the data set, `[batch]` int64.
     """
     keys = _mix(tf.cast(step_key, tf.uint32) + _mix(tf.cast(examples, tf.uint32)))
     token = _example_keys.set(keys)

@@ -58,11 +58,7 @@ def layers_of(model: keras.Model) -> list[Whitening]:
 
 
 def whiten(layer: Whitening, batches: Iterable[np.ndarray]) -> None:
-    """Sets the kernel of a layer by the patches of images, all positions of them.
-
-    The batches are `[batch, height, width, channels]` float32, as the layer will get
-    them; ValueError if there are none.
-    """
+    """Sets the kernel of a layer by the patches of images; ValueError without any."""
     moments = second_moments(batches, layer.kernel_size)
     layer.kernel.assign(kernel_of(moments, layer.kernel_size))
 
@@ -71,8 +67,7 @@ def second_moments(batches: Iterable[np.ndarray], size: int) -> np.ndarray:
     """Returns the mean products of each two values of a patch, as float64 `[n, n]`.
 
     They aren't centered, as in the source. The n = size * size * channels values of a
-    patch are in the order (row, column, channel). Raises ValueError if there are no
-    images.
+    patch are in the order (row, column, channel).
     """
     sums: np.ndarray | float = 0.0
     count = 0
