@@ -4,13 +4,11 @@ import dataclasses
 import math
 
 import numpy as np
-import pytest
 
 from resnet.config import explain
 from resnet.config.config import Derived
 from resnet.config.recipes import imagenette
 from resnet.config.resolve import resolve
-from resnet.models import initialization
 from resnet.optim.train_state import TrainState
 
 
@@ -47,17 +45,6 @@ def test_the_first_trained_phase_decides_the_biases(make_config):
         state = TrainState(dataclasses.replace(both, first_phase=first))
         bias = state.model.get_layer("classifier").bias.numpy()
         np.testing.assert_allclose(bias, [expected] * 3, rtol=1e-6)
-
-
-def test_a_network_without_these_biases_is_refused():
-    class Last:
-        bias = None
-
-    class Network:
-        name, layers = "resnet9", [Last()]
-
-    with pytest.raises(ValueError, match="expected a last layer with biases"):
-        initialization.initialize_last_bias(Network(), -2.3)
 
 
 def test_sgdw_decays_what_momentum_decays(make_config):
