@@ -187,12 +187,12 @@ def test_a_run_that_mixes_accumulates_and_compresses_resumes_bit_for_bit(
     # Otherwise only the newest checkpoint has the residuals.
     monkeypatch.setattr(integrity, "drop_rank_files", lambda folder: None)
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    settings = {"checkpoint_every": "2", "accumulation_steps": 3, "ratio": 0.05}
+    settings = {"checkpoint_every": "4", "accumulation_steps": 3, "ratio": 0.05}
     settings |= {"compress": "layerwise", "method": "topk", "error_feedback": True}
     run(whole, FULL, keep_checkpoints=9, **settings)
-    shutil.copytree(of_step(whole, 2), of_step(resumed, 2))
+    shutil.copytree(of_step(whole, 4), of_step(resumed, 4))
     run(resumed, FULL, keep_checkpoints=9, **settings)
-    assert [line["step"] for line in jsonl.read(resumed / jsonl.FILE)] == [3, 4, 5, 6]
+    assert [line["step"] for line in jsonl.read(resumed / jsonl.FILE)] == [5, 6]
     stored = ("model/", "velocity/", "square/", "adam/", "ema/")
     assert_same(resumed, whole, 6, stored)
     left, expected = (
