@@ -2,7 +2,7 @@
 # packages. CI runs the same targets as people do.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv check demo unit parallel jobs test faults root cluster offline bundle wheels lint types format scripts flags api lock ci clean
+.PHONY: help venv check demo unit parallel jobs test faults root cluster offline fuzz bundle wheels lint types format scripts flags api lock ci clean
 
 BIN := .venv/bin
 
@@ -69,6 +69,9 @@ cluster: venv  ## Planned jobs under Debian's Open MPI and Slurm (tests/cluster/
 
 offline: venv  ## make bundle and make wheels, and what they made in a namespace without network
 	$(PYTEST) tests/offline --timeout=1800
+
+fuzz:  ## The C++ ops that read files and messages, on hostile inputs under sanitizers
+	@$(MAKE) --no-print-directory -f tests/native/Makefile
 
 lint: venv  ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -31,7 +31,7 @@ fi
 if command -v "$CXX" >/dev/null; then compiler=("$CXX"); else read -r -a compiler <<<"$CXX"; fi
 
 # What the library is made from: the checksum of the sources, in the order of ASCII, and
-# TensorFlow. resnet/native/__init__.py compares the former. Then the compiler's checksum.
+# TensorFlow. resnet/native/__init__.py compares both. Then the compiler's checksum.
 sources_key=$(
   LC_ALL=C
   cat install/build_native.sh resnet/native/*.cc resnet/native/*.h | sha256sum | cut -c1-64
@@ -89,7 +89,8 @@ mapfile -t libraries < <(sed '1,/^$/d' "$temporary/flags")
 # No -march: the library runs on any processor of this architecture, and the kernels select
 # newer instructions themselves. TensorFlow's headers are included by -isystem, without their
 # warnings. Those about uninitialized values are off: GCC 12 has some in its own headers.
-options=(-c -fPIC -O3 -Wall -Wextra -Wno-uninitialized "-I$PWD" "${flags[@]}")
+options=(-c -fPIC -O3 -fvisibility=hidden -Wall -Wextra -Wno-uninitialized "-I$PWD"
+  "${flags[@]}")
 is_clang=$("${compiler[@]}" -E -P -x c++ - 2>/dev/null <<<'__clang__' | tail -n 1) || true
 # Intel's icpx, a clang, would otherwise compile with -ffast-math.
 if [ "$is_clang" = 1 ]; then
@@ -148,7 +149,10 @@ elif [ "$can_build" = all ]; then
   compile_kernels AVX512 AVX-512 "${vectors[@]}"
   compile_kernels AVX512_BF16 AVX512_BF16 "${bf16[@]}"
 fi
-"${compiler[@]}" -shared -s -o "$temporary/library.so" "$temporary"/*.o "${libraries[@]}"
+# The library's own functions, and copies of those of TensorFlow's headers, stay inside.
+echo '{ global: resnet_*; local: *; };' >"$temporary/exports"
+"${compiler[@]}" -shared -s "-Wl,--version-script=$temporary/exports" \
+  -o "$temporary/library.so" "$temporary"/*.o "${libraries[@]}"
 rm -f "$target.key"
 cp "$temporary/library.so" "$target.so.new"  # Renamed below: never incomplete under its name.
 mv "$target.so.new" "$target.so"

@@ -69,8 +69,8 @@ def ops() -> Any | None:
 def _load() -> tuple[Any | None, str]:
     if not OPS_LIBRARY.exists():
         return None, f"expected the library {OPS_LIBRARY}, found no such file"
-    if _is_of_other_sources():
-        return None, f"the library {OPS_LIBRARY} was built from other sources"
+    if reason := _why_outdated():
+        return None, f"the library {OPS_LIBRARY} was built {reason}"
     try:
         library = tf.load_op_library(str(OPS_LIBRARY))
     except tf.errors.OpError as error:  # Built for another TensorFlow or machine.
@@ -79,20 +79,31 @@ def _load() -> tuple[Any | None, str]:
     return library, ""
 
 
-def _is_of_other_sources() -> bool:
-    """Returns whether the sources have changed since `make venv` compiled them.
+def _why_outdated() -> str:
+    """Returns what has changed since the library was built; empty if nothing has.
 
-    False without a build script beside them, as in an installed wheel.
+    An installed wheel has no key beside the library, and no sources.
     """
-    script = OPS_LIBRARY.parents[2] / "install" / "build_native.sh"
     key = OPS_LIBRARY.with_suffix(".key")
-    if not (script.exists() and key.exists()):
-        return False
+    if not key.exists():
+        return ""
+    sources, package, *_ = [*key.read_text().splitlines(), "", ""]
+    # The second line ends with the name of TensorFlow's folder of metadata.
+    version = package.rpartition("/tensorflow-")[2].removesuffix(".dist-info")
+    if version and version != tf.__version__.replace("-", ""):
+        return f"with TensorFlow {version}, and this is {tf.__version__}"
+    script = OPS_LIBRARY.parents[2] / "install" / "build_native.sh"
+    if script.exists() and sources != _digest_of_sources(script):
+        return "from other sources"
+    return ""
+
+
+def _digest_of_sources(script: Path) -> str:
     digest = hashlib.sha256(script.read_bytes())
     for suffix in ("cc", "h"):
         for source in sorted(OPS_LIBRARY.parent.glob(f"*.{suffix}")):
             digest.update(source.read_bytes())
-    return key.read_text().split("\n")[0] != digest.hexdigest()
+    return digest.hexdigest()
 
 
 def _advice() -> str:

@@ -24,7 +24,6 @@ namespace {
 
 using tensorflow::bfloat16;
 using tensorflow::OpInputList;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::OpOutputList;
@@ -60,7 +59,9 @@ absl::Status ReadGate(OpKernelContext* context, const Tensor& x,
   arguments->gate = nullptr;
   arguments->residual = nullptr;
   if (gates.size() == 0) return absl::OkStatus();
-  const TensorShape of_gate({x.dim_size(0), x.dim_size(3)});
+  TensorShape of_gate;
+  TF_RETURN_IF_ERROR(
+      TensorShape::BuildTensorShape({x.dim_size(0), x.dim_size(3)}, &of_gate));
   if (gates[0].shape() != of_gate || residuals[0].shape() != x.shape()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "gate and residual must be ", of_gate.DebugString(), " and ",
@@ -83,21 +84,19 @@ ActivationArguments<T> OfImage(ActivationArguments<T> arguments, int64_t image) 
   if (arguments.gate == nullptr) return arguments;
   arguments.residual += first;
   arguments.gate += image * arguments.channels;
-  if (arguments.dresidual != nullptr) {
-    arguments.dresidual += first;
-    arguments.dgate += image * arguments.channels;
-  }
+  if (arguments.dresidual != nullptr) arguments.dresidual += first;
+  if (arguments.dgate != nullptr) arguments.dgate += image * arguments.channels;
   return arguments;
 }
 
 template <typename T>
-class ActivateOp : public OpKernel {
+class ActivateOp : public Op {
  public:
-  explicit ActivateOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit ActivateOp(OpKernelConstruction* context) : Op(context) {
     OP_REQUIRES_OK(context, ReadKind(context, &kind_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
     ActivationArguments<typename KernelType<T>::type> arguments{};
     OP_REQUIRES_OK(context, ReadGate<T>(context, x, &arguments));
@@ -118,13 +117,13 @@ class ActivateOp : public OpKernel {
 };
 
 template <typename T>
-class ActivateGradOp : public OpKernel {
+class ActivateGradOp : public Op {
  public:
-  explicit ActivateGradOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit ActivateGradOp(OpKernelConstruction* context) : Op(context) {
     OP_REQUIRES_OK(context, ReadKind(context, &kind_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     OpInputList dys;
     OP_REQUIRES_OK(context, context->input_list("dy", &dys));
     const Tensor& x = context->input(dys.size());
@@ -150,7 +149,7 @@ class ActivateGradOp : public OpKernel {
       Tensor *dgate = nullptr, *dresidual = nullptr;
       OP_REQUIRES_OK(context, context->output_list("dgate", &dgates));
       OP_REQUIRES_OK(context, context->output_list("dresidual", &dresiduals));
-      const TensorShape of_gate({x.dim_size(0), x.dim_size(3)});
+      const TensorShape of_gate({x.dim_size(0), x.dim_size(3)});  // `ReadGate` checked it.
       OP_REQUIRES_OK(context, dgates.allocate(0, of_gate, &dgate));
       OP_REQUIRES_OK(context, dresiduals.allocate(0, x.shape(), &dresidual));
       arguments.dgate = MutableData<float>(dgate);

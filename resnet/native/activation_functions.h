@@ -37,6 +37,15 @@ INLINED float Exp(float x) {
   return sum * FloatOfBits(exponent << 23);
 }
 
+// SiLU, Mish and GELU are -0 below -kFar in float32, and the identity above kFar; their
+// derivatives are 0 and 1. There their products of x and a cut e^x would not be.
+constexpr float kFar = 104.0f;
+INLINED float OrLimit(float x, float y) { return x < -kFar ? -0.0f : y; }
+INLINED float Near(float x) {  // NaN stays NaN.
+  x = x < -kFar ? -kFar : x;
+  return x > kFar ? kFar : x;
+}
+
 // Mish is x tanh(ln(1 + e^x)) = x u / (u + 2) with u = e^x (e^x + 2), and tanh is 1 in
 // float32 from x = 20 on.
 INLINED float ExpForMish(float x) { return Exp(x > 20.0f ? 20.0f : x); }
@@ -61,8 +70,9 @@ INLINED Normal NormalAt(float x) {
   return {x < 0.0f ? above : 1.0f - above, 0.39894228f * e};
 }
 
-INLINED float GeluOf(float x) { return x * NormalAt(x).distribution; }
+INLINED float GeluOf(float x) { return OrLimit(x, x * NormalAt(x).distribution); }
 INLINED float GeluDerivative(float x) {
+  x = Near(x);
   const Normal normal = NormalAt(x);
   return normal.distribution + x * normal.density;
 }
@@ -70,15 +80,16 @@ INLINED float GeluDerivative(float x) {
 template <Kind kind>
 INLINED float ActivationOf(float x) {
   if constexpr (kind == Kind::kRelu) return x < 0.0f ? 0.0f : x;  // NaN stays NaN.
-  if constexpr (kind == Kind::kSilu) return x / (1.0f + Exp(-x));
+  if constexpr (kind == Kind::kSilu) return OrLimit(x, x / (1.0f + Exp(-x)));
   const float e = ExpForMish(x);
   const float u = e * (e + 2.0f);
-  return x * (u / (u + 2.0f));
+  return OrLimit(x, x * (u / (u + 2.0f)));
 }
 
 template <Kind kind>
 INLINED float Derivative(float x) {
   if constexpr (kind == Kind::kRelu) return x > 0.0f ? 1.0f : 0.0f;
+  x = Near(x);
   if constexpr (kind == Kind::kSilu) {
     const float s = 1.0f / (1.0f + Exp(-x));
     return s * (1.0f + x * (1.0f - s));

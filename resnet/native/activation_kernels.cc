@@ -1,10 +1,12 @@
 // The loops of ReLU, SiLU, Mish and GELU, which the compiler turns into vectors.
 
+#include "resnet/native/activation_kernels.h"
+
 #include <algorithm>
 #include <cstdint>
 
 #include "resnet/native/activation_functions.h"
-#include "resnet/native/map_kernels.h"
+#include "resnet/native/bf16.h"
 #include "resnet/native/strips.h"
 #include "resnet/native/vector.h"
 

@@ -22,7 +22,6 @@ namespace {
 
 using tensorflow::bfloat16;
 using tensorflow::OpInputList;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::OpOutputList;
@@ -66,15 +65,15 @@ absl::Status CheckLikeX(const char* name, const OpInputList& tensors,
 }
 
 template <typename T>
-class BatchNormOp : public OpKernel {
+class BatchNormOp : public Op {
  public:
-  explicit BatchNormOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit BatchNormOp(OpKernelConstruction* context) : Op(context) {
     OP_REQUIRES_OK(context, context->GetAttr("epsilon", &epsilon_));
     OP_REQUIRES_OK(context, context->GetAttr("relu", &relu_));
     OP_REQUIRES_OK(context, CheckAtMostOne(context, "num_residuals"));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
     const Tensor& gamma = context->input(1);
     const Tensor& beta = context->input(2);
@@ -130,13 +129,13 @@ class BatchNormOp : public OpKernel {
 };
 
 template <typename T>
-class NormalizeOp : public OpKernel {
+class NormalizeOp : public Op {
  public:
-  explicit NormalizeOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit NormalizeOp(OpKernelConstruction* context) : Op(context) {
     OP_REQUIRES_OK(context, context->GetAttr("relu", &relu_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
     OP_REQUIRES_OK(context, CheckX(x.shape()));
     const int64_t rows = Rows(x.shape()), channels = Channels(x.shape());
@@ -168,14 +167,14 @@ class NormalizeOp : public OpKernel {
 };
 
 template <typename T>
-class BatchNormGradOp : public OpKernel {
+class BatchNormGradOp : public Op {
  public:
-  explicit BatchNormGradOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit BatchNormGradOp(OpKernelConstruction* context) : Op(context) {
     OP_REQUIRES_OK(context, context->GetAttr("relu", &relu_));
     OP_REQUIRES_OK(context, CheckAtMostOne(context, "num_residuals"));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     OpInputList dys;
     OpOutputList dresiduals;
     const Tensor *x = nullptr, *positive = nullptr;

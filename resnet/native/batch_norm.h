@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "resnet/native/convolution.h"
+#include "resnet/native/rounding.h"
 
 namespace resnet {
 
@@ -48,7 +48,7 @@ struct BatchNormArguments : NormalizeArguments<T> {
 template <typename T>
 int64_t PositiveBytes(int64_t rows, int64_t channels) {
   constexpr int64_t kUnit = 64 / sizeof(T);
-  return rows * ((channels + kUnit - 1) / kUnit) * (kUnit / 8);
+  return rows * CeilDivide(channels, kUnit) * (kUnit / 8);
 }
 
 // The arguments of `BatchNormGrad`. With g = the sum of the dys, set to 0 where y is not

@@ -4,7 +4,7 @@
 #define RESNET_NATIVE_BATCH_NORM_KERNELS_H_
 
 #include "resnet/native/batch_norm.h"
-#include "resnet/native/convolution.h"
+#include "resnet/native/context.h"
 #include "resnet/native/vector.h"
 
 namespace resnet::RESNET_ISA {

@@ -1,7 +1,6 @@
 // TensorFlow ops that encode vectors with fewer bits for each value, at random.
 //
-// The reference implementations are resnet/exchange/codecs/ternary.py, qsgd.py and
-// random_bits.py.
+// Their NumPy twins are encode_ternary and encode_qsgd in tests/reference/compression.py.
 
 #include <algorithm>
 #include <cmath>
@@ -15,15 +14,14 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
-#include "resnet/native/compression.h"
 #include "resnet/native/for_each_cpu.h"
+#include "resnet/native/messages.h"
 #include "resnet/native/op_context.h"
 #include "resnet/native/without_fma.h"
 
 namespace resnet {
 namespace {
 
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -35,7 +33,7 @@ constexpr int64_t kSumBlock = 1 << 16;
 constexpr int kLanes = 8;
 static_assert(kPiece % kStrip == 0 && kStrip % 4 == 0 && kStrip % 5 == 0);
 
-// What the random numbers of a vector depend on (random_bits.Stream).
+// What the random numbers of a vector depend on (`Context.stream` of the codecs).
 struct Stream {
   uint32_t key[2];
   uint32_t vector, step, rank;
@@ -60,8 +58,8 @@ absl::Status ReadStream(const Tensor& tensor, Stream* stream) {
   return absl::OkStatus();
 }
 
-// The results must be those of the reference implementation on every CPU, so that no
-// multiplication is fused with an addition.
+// The results must be those of the NumPy twins on every CPU, so that no multiplication
+// is fused with an addition.
 RESNET_BEGIN_WITHOUT_FMA
 
 // Draws kStrip numbers from 0 to below 1 for the values from `begin` on.
@@ -147,16 +145,17 @@ FOR_EACH_CPU void DrawLevels(const float* values, const float* uniform, float no
 
 RESNET_END_WITHOUT_FMA
 
-class EncodeTernaryOp : public OpKernel {
+class EncodeTernaryOp : public Op {
  public:
-  explicit EncodeTernaryOp(OpKernelConstruction* context) : OpKernel(context) {}
+  explicit EncodeTernaryOp(OpKernelConstruction* context) : Op(context) {}
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& input = context->input(0);
     const int64_t size = input.NumElements();
     const float* values = input.flat<float>().data();
     Stream stream;
     OP_REQUIRES_OK(context, ReadStream(context->input(1), &stream));
+    OP_REQUIRES_OK(context, CheckNumValues(size));
     const int64_t length = kHeaderBytes + 4 + CeilDivide(size, 5);
     Tensor *message, *left;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({length}), &message));
@@ -173,7 +172,7 @@ class EncodeTernaryOp : public OpKernel {
       largest[piece] = LargestMagnitude(values + begin, std::min(kPiece, size - begin));
     });
     uint32_t scale_bits = 0;
-    for (uint32_t one : largest) scale_bits = std::max(scale_bits, one);
+    for (uint32_t bits : largest) scale_bits = std::max(scale_bits, bits);
     const float scale = FloatOfBits(scale_bits);
     StoreHeader(length, kTernary, 0, bytes);
     Store(scale, bytes + kHeaderBytes);
@@ -196,9 +195,9 @@ class EncodeTernaryOp : public OpKernel {
   }
 };
 
-class EncodeQsgdOp : public OpKernel {
+class EncodeQsgdOp : public Op {
  public:
-  explicit EncodeQsgdOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit EncodeQsgdOp(OpKernelConstruction* context) : Op(context) {
     std::string norm;
     OP_REQUIRES_OK(context, context->GetAttr("states", &states_));
     OP_REQUIRES_OK(context, context->GetAttr("bucket", &bucket_));
@@ -212,18 +211,22 @@ class EncodeQsgdOp : public OpKernel {
                     absl::StrCat("bucket must be from 0 to below 2^32; got ", bucket_)));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& input = context->input(0);
     const int64_t size = input.NumElements();
     const float* values = input.flat<float>().data();
     Stream stream;
     OP_REQUIRES_OK(context, ReadStream(context->input(1), &stream));
-    int bit_width = 0;
-    while (int64_t{1} << bit_width <= 2 * states_) ++bit_width;
+    OP_REQUIRES_OK(context, CheckNumValues(size));
+    const int bit_width = QsgdLayout::BitWidth(states_);
     const int64_t bucket = bucket_ == 0 ? std::max<int64_t>(size, 1) : bucket_;
     const int64_t num_buckets = CeilDivide(size, bucket);
     const int64_t levels_begin = kHeaderBytes + 8 + 4 * num_buckets;
     const int64_t length = levels_begin + CeilDivide(size * bit_width, 8);
+    OP_REQUIRES(context, length <= kMaxBytes,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "a message must have less than 2^31 bytes; that of ", size,
+                    " values in buckets of ", bucket, " would have ", length)));
     Tensor *message, *left;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({length}), &message));
     OpContext workers(context);
@@ -235,7 +238,9 @@ class EncodeQsgdOp : public OpKernel {
     StoreHeader(length, kQsgd, bit_width, bytes);
     Store(static_cast<uint32_t>(states_), bytes + kHeaderBytes);
     Store(static_cast<uint32_t>(bucket_), bytes + kHeaderBytes + 4);
-    std::memcpy(bytes + kHeaderBytes + 8, norms.data(), 4 * num_buckets);
+    for (int64_t i = 0; i < num_buckets; ++i) {
+      Store(norms[i], bytes + kHeaderBytes + 8 + 4 * i);
+    }
     workers.Run(CeilDivide(size, kPiece), [&](int64_t piece) {
       float uniform[kStrip];
       uint32_t levels[kStrip];

@@ -1,6 +1,7 @@
 // TensorFlow ops that find the largest values of a vector, and encode them.
 //
-// The reference implementation is resnet/exchange/codecs/sparse.py.
+// Their NumPy twins are threshold_of_topk and encode_sparse in
+// tests/reference/compression.py.
 
 #include <algorithm>
 #include <cmath>
@@ -14,15 +15,13 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
-#include "resnet/native/compression.h"
 #include "resnet/native/for_each_cpu.h"
+#include "resnet/native/messages.h"
 #include "resnet/native/op_context.h"
-#include "resnet/native/sparse_message.h"
 
 namespace resnet {
 namespace {
 
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -95,11 +94,11 @@ uint32_t GuessFromSample(const float* values, int64_t size, int64_t count) {
 
 // Finds the magnitude of which exactly `count` values are as large or larger, except for
 // more that equal it. A sample gives a lower bound, so that memory is read once.
-class TopkThresholdOp : public OpKernel {
+class TopkThresholdOp : public Op {
  public:
-  explicit TopkThresholdOp(OpKernelConstruction* context) : OpKernel(context) {}
+  explicit TopkThresholdOp(OpKernelConstruction* context) : Op(context) {}
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& input = context->input(0);
     const int64_t size = input.NumElements();
     OP_REQUIRES(context, context->input(1).dims() == 0,
@@ -139,22 +138,20 @@ class TopkThresholdOp : public OpKernel {
   }
 };
 
-class EncodeSparseOp : public OpKernel {
+class EncodeSparseOp : public Op {
  public:
-  explicit EncodeSparseOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit EncodeSparseOp(OpKernelConstruction* context) : Op(context) {
     OP_REQUIRES_OK(context, context->GetAttr("is_bfloat16", &is_bfloat16_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& input = context->input(0);
     const int64_t size = input.NumElements();
     OP_REQUIRES(context, context->input(1).dims() == 0,
                 absl::InvalidArgumentError(
                     absl::StrCat("threshold must be a scalar; got the shape ",
                                  context->input(1).shape().DebugString())));
-    OP_REQUIRES(context, size <= kMaxValues,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "a vector must have at most 2^29 - 3 values; got ", size)));
+    OP_REQUIRES_OK(context, CheckNumValues(size));
     const float threshold = context->input(1).scalar<float>()();
     const float* values = input.flat<float>().data();
     OpContext workers(context);

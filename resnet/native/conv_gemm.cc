@@ -33,19 +33,17 @@ class PackedKernel {
   PackedKernel(int64_t k, int64_t n, int64_t parts, const PackPart& pack, Context& context)
       : n_(n), parts_(parts),
         memory_(context, parts, PackedBytes<T>(k, LargestPart(n, parts, kColumnStep))) {
-    context.Run(DivideUp(n, kColumnStep), [&](int64_t step) {
+    context.Run(CeilDivide(n, kColumnStep), [&](int64_t step) {
       const int64_t begin = step * kColumnStep;
       int64_t part = 0;
-      while (begin >= columns(part).begin + columns(part).size) ++part;
-      Range some = columns(part);
-      const size_t before = PackedBytes<T>(k, begin - some.begin);
-      some.size = std::min(some.begin + some.size - begin, kColumnStep);
-      some.begin = begin;
-      pack(some, memory_.of(part) + before);
+      while (begin >= columns(part).end) ++part;
+      const Range whole = columns(part);
+      const size_t before = PackedBytes<T>(k, begin - whole.begin);
+      pack({begin, std::min(begin + kColumnStep, whole.end)}, memory_.of(part) + before);
     });
   }
 
-  Range columns(int64_t part) const { return Range(n_, parts_, part, kColumnStep); }
+  Range columns(int64_t part) const { return Part(n_, parts_, part, kColumnStep); }
   const void* of(int64_t part) const { return memory_.of(part); }
 
  private:
@@ -86,7 +84,7 @@ void MultiplyPatches(const Window& window, int64_t batch, int64_t n, const T* x,
     const int64_t size = std::max(in_place ? 0 : k, is_dense ? 0 : most_columns);
     const int64_t fitting =
         std::max<int64_t>(kPatchBytes / (size * sizeof(T)), kLeastPatches);
-    most_rows = DivideUp(most_rows, DivideUp(most_rows, fitting));
+    most_rows = CeilDivide(most_rows, CeilDivide(most_rows, fitting));
   }
   const int64_t patch_bytes = RoundUp(in_place ? 0 : most_rows * k * sizeof(T), kLine);
   const int64_t result_bytes =
@@ -102,9 +100,9 @@ void MultiplyPatches(const Window& window, int64_t batch, int64_t n, const T* x,
     void* const scratch = memory.of(worker) + patch_bytes + result_bytes;
     const int64_t part = task % grid.columns;
     const Range columns = kernel.columns(part);
-    const Range rows(places, grid.rows, task / grid.columns);
-    for (int64_t i = 0; i < rows.size; i += most_rows) {
-      const int64_t begin = rows.begin + i, count = std::min(most_rows, rows.size - i);
+    const Range rows = Part(places, grid.rows, task / grid.columns);
+    for (int64_t begin = rows.begin; begin < rows.end; begin += most_rows) {
+      const int64_t count = std::min(most_rows, rows.end - begin);
       const T* left = x + begin * k;
       if (!in_place) {
         GatherPatches(window, x, begin, count, patches);
@@ -115,11 +113,11 @@ void MultiplyPatches(const Window& window, int64_t batch, int64_t n, const T* x,
       if (moved.bias != nullptr) moved.bias += columns.begin;
       if (moved.residual != nullptr) moved.residual += offset;
       T* const out = is_dense ? y + offset : results;
-      Multiply<T>(count, columns.size, k, left, k, kernel.of(part), out,
-                  is_dense ? n : columns.size, moved, scratch);
+      Multiply<T>(count, columns.size(), k, left, k, kernel.of(part), out,
+                  is_dense ? n : columns.size(), moved, scratch);
       if (is_dense) continue;
       for (int64_t j = 0; j < count; ++j) {
-        CopyRun(results + j * columns.size, columns.size * sizeof(T),
+        CopyRun(results + j * columns.size(), columns.size() * sizeof(T),
                 y + target.pixel(window, begin + j) * n + columns.begin);
       }
     }
@@ -150,12 +148,12 @@ struct Phase {
     window.stride = 1;
     window.top_pad = window.rows - 1 - (row + shape.pad()) / shape.stride;
     window.left_pad = window.columns - 1 - (column + shape.pad()) / shape.stride;
-    window.out_height = DivideUp(shape.in_height - row, shape.stride);
-    window.out_width = DivideUp(shape.in_width - column, shape.stride);
+    window.out_height = CeilDivide(shape.in_height - row, shape.stride);
+    window.out_width = CeilDivide(shape.in_width - column, shape.stride);
   }
 
   static int64_t Reach(int64_t first, const ConvShape& shape) {
-    return DivideUp(std::max<int64_t>(shape.kernel_size - first, 0), shape.stride);
+    return CeilDivide(std::max<int64_t>(shape.kernel_size - first, 0), shape.stride);
   }
 
   int64_t kernel_row, kernel_column;  // The first ones that contribute.
@@ -176,19 +174,19 @@ void PackTurned(const ConvShape& shape, const Phase& phase, const Range& channel
     return kernel + ((i * shape.kernel_size + j) * shape.in_channels + channel) * size;
   };
   if (window.rows * window.columns == 1) {
-    Pack<T>(row_at(0, 0, channels.begin), 1, size, size, channels.size, nullptr, packed);
+    Pack<T>(row_at(0, 0, channels.begin), 1, size, size, channels.size(), nullptr, packed);
     return;
   }
   turned += channels.begin * window.patch_size();
   float* to = turned;
-  for (int64_t c = channels.begin; c < channels.begin + channels.size; ++c) {
+  for (int64_t c = channels.begin; c < channels.end; ++c) {
     for (int64_t u = window.rows - 1; u >= 0; --u) {
       for (int64_t v = window.columns - 1; v >= 0; --v, to += size) {
         CopyRun(row_at(u, v, c), size * sizeof(float), to);
       }
     }
   }
-  Pack<T>(turned, 1, window.patch_size(), window.patch_size(), channels.size, nullptr,
+  Pack<T>(turned, 1, window.patch_size(), window.patch_size(), channels.size(), nullptr,
           packed);
 }
 
@@ -224,13 +222,12 @@ void AddSums(const float* sums, int64_t num_sums, int64_t size, float* dkernel,
              Context& context) {
   constexpr int64_t kLargest = 1 << 12;  // Stays in the L1 cache while it is added to.
   constexpr int64_t kSmallest = 1 << 9;  // Also a small kernel occupies many threads.
-  const int64_t parts = std::max(DivideUp(size, kLargest),
-                                 std::min(DivideUp(size, kSmallest), context.num_tasks()));
+  const int64_t parts = std::max(CeilDivide(size, kLargest),
+                                 std::min(CeilDivide(size, kSmallest), context.num_tasks()));
   context.Run(parts, [&](int64_t part) {
-    const Range range(size, parts, part, kLine / sizeof(float));
-    const int64_t end = range.begin + range.size;
+    const Range range = Part(size, parts, part, kLine / sizeof(float));
     for (int64_t sum = 0; sum < num_sums; ++sum) {
-      for (int64_t i = range.begin; i < end; ++i) dkernel[i] += sums[sum * size + i];
+      for (int64_t i = range.begin; i < range.end; ++i) dkernel[i] += sums[sum * size + i];
     }
   });
 }
@@ -244,7 +241,7 @@ void ConvForwardGemm(const ConvShape& shape, const T* x, const float* kernel,
   const Window window = MakeWindow(shape);
   const int64_t n = shape.out_channels;
   const auto pack = [&](const Range& columns, void* packed) {
-    Pack<T>(kernel + columns.begin, n, 1, window.patch_size(), columns.size,
+    Pack<T>(kernel + columns.begin, n, 1, window.patch_size(), columns.size(),
             scale == nullptr ? nullptr : scale + columns.begin, packed);
   };
   const Target target = {shape.out_height, shape.out_width, 0, 0, 1};
@@ -282,7 +279,7 @@ void ConvKernelGradientGemm(const ConvShape& shape, const T* x, const T* dy, flo
   const int64_t places = shape.batch * window.places();
   // Pixels are divided by channels.
   const std::vector<Window> windows = DivideWindow(window);
-  const int64_t most_parts = in_place ? DivideUp(k, kColumnStep) : windows.size();
+  const int64_t most_parts = in_place ? CeilDivide(k, kColumnStep) : windows.size();
   const GradientGrid grid =
       MakeGradientGrid(places, k, n, most_parts, context.num_tasks());
 
@@ -291,7 +288,7 @@ void ConvKernelGradientGemm(const ConvShape& shape, const T* x, const T* dy, flo
   if (!in_place) {
     const int64_t fitting =
         std::max<int64_t>(kGradientPatchBytes / (patch_size * sizeof(T)), kLeastPatches);
-    most_rows = DivideUp(most_rows, DivideUp(most_rows, fitting));
+    most_rows = CeilDivide(most_rows, CeilDivide(most_rows, fitting));
   }
   const int64_t patch_bytes =
       RoundUp(in_place ? 0 : most_rows * patch_size * sizeof(T), kLine);
@@ -304,26 +301,26 @@ void ConvKernelGradientGemm(const ConvShape& shape, const T* x, const T* dy, flo
   context.RunOnWorkers(tasks, [&](int64_t task, int64_t worker) {
     T* const patches = reinterpret_cast<T*>(memory.of(worker));
     void* const scratch = memory.of(worker) + patch_bytes;
-    const Range columns(n, grid.columns, task % grid.columns, kColumnStep);
+    const Range columns = Part(n, grid.columns, task % grid.columns, kColumnStep);
     const int64_t part = task / grid.columns % grid.parts;
     const int64_t group = task / grid.columns / grid.parts;
-    const Range rows(places, grid.places, group);
+    const Range rows = Part(places, grid.places, group);
     float* const sum = (group == 0 ? dkernel : sums + (group - 1) * k * n) + columns.begin;
     const T* const right = dy + rows.begin * n + columns.begin;
     if (in_place) {
-      const Range channels(k, grid.parts, part, kColumnStep);
-      MultiplyTransposed<T>(rows.size, channels.size, columns.size,
+      const Range channels = Part(k, grid.parts, part, kColumnStep);
+      MultiplyTransposed<T>(rows.size(), channels.size(), columns.size(),
                             x + rows.begin * k + channels.begin, k, right, n,
                             sum + channels.begin * n, n, false, scratch);
       return;
     }
-    const Range mine(windows.size(), grid.parts, part);
-    for (int64_t i = 0; i < rows.size; i += most_rows) {
-      const int64_t count = std::min(most_rows, rows.size - i);
-      for (int64_t w = mine.begin; w < mine.begin + mine.size; ++w) {
+    const Range mine = Part(windows.size(), grid.parts, part);
+    for (int64_t i = 0; i < rows.size(); i += most_rows) {
+      const int64_t count = std::min(most_rows, rows.size() - i);
+      for (int64_t w = mine.begin; w < mine.end; ++w) {
         GatherPatches(windows[w], x, rows.begin + i, count, patches);
         float* const out = sum + w * patch_size * n;
-        MultiplyTransposed<T>(count, patch_size, columns.size, patches, patch_size,
+        MultiplyTransposed<T>(count, patch_size, columns.size(), patches, patch_size,
                               right + i * n, n, out, n, i > 0, scratch);
       }
     }

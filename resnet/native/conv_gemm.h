@@ -3,6 +3,7 @@
 #ifndef RESNET_NATIVE_CONV_GEMM_H_
 #define RESNET_NATIVE_CONV_GEMM_H_
 
+#include "resnet/native/context.h"
 #include "resnet/native/convolution.h"
 #include "resnet/native/vector.h"
 

@@ -22,12 +22,12 @@
 
 #include "resnet/native/kernels.h"
 #include "resnet/native/op_context.h"
+#include "resnet/native/rounding.h"
 
 namespace resnet {
 namespace {
 
 using tensorflow::bfloat16;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::OpInputList;
@@ -36,11 +36,13 @@ using tensorflow::TensorShape;
 
 absl::Status MakeShape(const TensorShape& images, const TensorShape& kernel, int64_t stride,
                        ConvShape* shape) {
-  if (images.dims() != 4 || kernel.dims() != 4 || kernel.dim_size(0) != kernel.dim_size(1) ||
+  if (images.dims() != 4 || kernel.dims() != 4 ||
+      kernel.dim_size(0) != kernel.dim_size(1) ||
       kernel.dim_size(2) != images.dim_size(3) || kernel.num_elements() == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "images must be [batch, height, width, channels] and the kernel [size, size, ",
-        "channels, filters], both with at least one channel; got ", images.DebugString(), " and ", kernel.DebugString()));
+        "channels, filters], both with at least one channel; got ", images.DebugString(),
+        " and ", kernel.DebugString()));
   }
   shape->batch = images.dim_size(0);
   shape->in_height = images.dim_size(1);
@@ -49,8 +51,8 @@ absl::Status MakeShape(const TensorShape& images, const TensorShape& kernel, int
   shape->kernel_size = kernel.dim_size(0);
   shape->out_channels = kernel.dim_size(3);
   shape->stride = stride;
-  shape->out_height = (shape->in_height + stride - 1) / stride;
-  shape->out_width = (shape->in_width + stride - 1) / stride;
+  shape->out_height = CeilDivide(shape->in_height, stride);
+  shape->out_width = CeilDivide(shape->in_width, stride);
   return absl::OkStatus();
 }
 
@@ -87,10 +89,11 @@ bool WinogradIsFaster(const ConvShape& shape) {
          shape.out_channels >= 32;
 }
 
-class ConvOp : public OpKernel {
+class ConvOp : public Op {
  public:
-  explicit ConvOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit ConvOp(OpKernelConstruction* context) : Op(context) {
     OP_REQUIRES_OK(context, context->GetAttr("stride", &stride_));
+    OP_REQUIRES_OK(context, CheckStride(stride_));
   }
 
  protected:
@@ -107,7 +110,7 @@ class ConvForwardOp : public ConvOp {
     OP_REQUIRES_OK(context, CheckAtMostOne(context, "num_residuals"));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& images = context->input(0);
     const Tensor& kernel = context->input(1);
     OpInputList scale, bias, residual;
@@ -125,12 +128,13 @@ class ConvForwardOp : public ConvOp {
       OP_REQUIRES_OK(context, CheckOutput(shape, residual[0].shape()));
       epilogue.residual = Data<T>(residual[0]);
     }
+    TensorShape out_shape;
+    OP_REQUIRES_OK(context,
+                   TensorShape::BuildTensorShape({shape.batch, shape.out_height,
+                                                  shape.out_width, shape.out_channels},
+                                                 &out_shape));
     Tensor* outputs = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(
-                                0,
-                                TensorShape({shape.batch, shape.out_height,
-                                             shape.out_width, shape.out_channels}),
-                                &outputs));
+    OP_REQUIRES_OK(context, context->allocate_output(0, out_shape, &outputs));
     if (outputs->NumElements() == 0) return;
     OpContext op_context(context);
     const Kernels<typename KernelType<T>::type>* kernels;
@@ -150,7 +154,7 @@ class ConvInputGradientOp : public ConvOp {
  public:
   using ConvOp::ConvOp;
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& images_shape = context->input(0);
     const Tensor& kernel = context->input(1);
     const Tensor& gradient = context->input(2);
@@ -168,7 +172,8 @@ class ConvInputGradientOp : public ConvOp {
     OP_REQUIRES_OK(context, FindKernels<T>(&kernels));
     const auto backward = WinogradIsFaster(shape) ? kernels->input_gradient_winograd
                                                   : kernels->input_gradient_gemm;
-    backward(shape, Data<T>(gradient), Data<float>(kernel), MutableData<T>(outputs), op_context);
+    backward(shape, Data<T>(gradient), Data<float>(kernel), MutableData<T>(outputs),
+             op_context);
   }
 };
 
@@ -179,7 +184,7 @@ class ConvKernelGradientOp : public ConvOp {
     OP_REQUIRES_OK(context, context->GetAttr("kernel_size", &kernel_size_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& images = context->input(0);
     const Tensor& gradient = context->input(1);
     OP_REQUIRES(context, images.dims() == 4 && gradient.dims() == 4,
@@ -203,7 +208,8 @@ class ConvKernelGradientOp : public ConvOp {
     OP_REQUIRES_OK(context, FindKernels<T>(&kernels));
     const auto backward = WinogradIsFaster(shape) ? kernels->kernel_gradient_winograd
                                                   : kernels->kernel_gradient_gemm;
-    backward(shape, Data<T>(images), Data<T>(gradient), MutableData<float>(outputs), op_context);
+    backward(shape, Data<T>(images), Data<T>(gradient), MutableData<float>(outputs),
+             op_context);
   }
 
  private:
@@ -220,6 +226,7 @@ absl::Status OutputShape(InferenceContext* context) {
   TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 4, &kernel));
   int64_t stride;
   TF_RETURN_IF_ERROR(context->GetAttr("stride", &stride));
+  TF_RETURN_IF_ERROR(CheckStride(stride));
   DimensionHandle sides[2];
   for (int i = 0; i < 2; ++i) {
     TF_RETURN_IF_ERROR(context->Add(context->Dim(images, 1 + i), stride - 1, &sides[i]));

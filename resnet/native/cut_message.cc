@@ -1,7 +1,8 @@
 // A TensorFlow op that cuts the message of a vector into messages of its pieces.
 //
-// The reference implementation is resnet/exchange/codecs/pieces.py. The op never reads outside
-// of the message: a corrupt one is an error.
+// Together the pieces hold what the message holds: sparse ones are written again, of others
+// the bits are copied. The op never reads outside of the message, and a corrupt one is an
+// error here: every rank can decode what this op returns.
 
 #include <algorithm>
 #include <cstdint>
@@ -14,14 +15,12 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
-#include "resnet/native/compression.h"
 #include "resnet/native/messages.h"
-#include "resnet/native/sparse_message.h"
+#include "resnet/native/op_context.h"
 
 namespace resnet {
 namespace {
 
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -29,7 +28,7 @@ using tensorflow::TensorShape;
 using tensorflow::shape_inference::InferenceContext;
 
 // Bytes in the message of a vector that are copied.
-struct Range {
+struct Bytes {
   const uint8_t* begin;
   int64_t size;
 };
@@ -40,13 +39,13 @@ class PieceWriter {
   explicit PieceWriter(const Message& whole) : whole_(whole) {}
 
   // Appends a message whose body is copied.
-  void AppendCopy(const std::vector<Range>& ranges) {
+  void AppendCopy(const std::vector<Bytes>& parts) {
     int64_t length = kHeaderBytes;
-    for (const Range& range : ranges) length += range.size;
+    for (const Bytes& part : parts) length += part.size;
     uint8_t* to = Append(length);
     StoreHeader(length, whole_.kind, whole_.bit_width, to);
     to += kHeaderBytes;
-    for (const Range& range : ranges) to = std::copy_n(range.begin, range.size, to);
+    for (const Bytes& part : parts) to = std::copy_n(part.begin, part.size, to);
   }
 
   // Appends the message of kept values, which are in the vector's values from `begin` on.
@@ -93,7 +92,7 @@ absl::Status CutSparse(const Message& message, const std::vector<int64_t>& sizes
 }
 
 // Cuts a message with `numerator` bytes for each `denominator` values.
-absl::Status CutValues(const uint8_t* values, const std::vector<Range>& fixed,
+absl::Status CutValues(const uint8_t* values, const std::vector<Bytes>& fixed,
                        int64_t numerator, int64_t denominator,
                        const std::vector<int64_t>& sizes, PieceWriter* writer) {
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -102,9 +101,9 @@ absl::Status CutValues(const uint8_t* values, const std::vector<Range>& fixed,
           "a piece must have a multiple of ", denominator, " values; got ", sizes[i]));
     }
     const int64_t num_bytes = CeilDivide(sizes[i] * numerator, denominator);
-    std::vector<Range> ranges = fixed;
-    ranges.push_back({values, num_bytes});
-    writer->AppendCopy(ranges);
+    std::vector<Bytes> parts = fixed;
+    parts.push_back({values, num_bytes});
+    writer->AppendCopy(parts);
     values += num_bytes;
   }
   return absl::OkStatus();
@@ -112,22 +111,22 @@ absl::Status CutValues(const uint8_t* values, const std::vector<Range>& fixed,
 
 absl::Status CutQsgd(const Message& message, const std::vector<int64_t>& sizes,
                      int64_t num_values, PieceWriter* writer) {
-  const int64_t given = Load<uint32_t>(message.body + 4);
-  const bool has_one_norm = given == 0 || given >= num_values;
-  const Range fixed{message.body, 8};
-  const uint8_t* norms = message.body + 8;
-  if (has_one_norm) {
+  const QsgdLayout layout(message, num_values);
+  const int64_t bucket = layout.bucket;
+  const Bytes fixed{message.body, layout.norms};
+  const uint8_t* norms = message.body + layout.norms;
+  if (bucket >= num_values) {
     return CutValues(norms + 4, {fixed, {norms, 4}}, message.bit_width, 8, sizes, writer);
   }
-  const uint8_t* levels = norms + 4 * CeilDivide(num_values, given);
+  const uint8_t* levels = message.body + layout.levels;
   for (size_t i = 0; i < sizes.size(); ++i) {
     const bool is_last = i + 1 == sizes.size();
-    if (!is_last && (sizes[i] % 8 != 0 || sizes[i] % given != 0)) {
+    if (!is_last && (sizes[i] % 8 != 0 || sizes[i] % bucket != 0)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("a piece must have a multiple of 8 and of ", given,
+          absl::StrCat("a piece must have a multiple of 8 and of ", bucket,
                        " values; got ", sizes[i]));
     }
-    const int64_t norm_bytes = 4 * CeilDivide(sizes[i], given);
+    const int64_t norm_bytes = 4 * CeilDivide(sizes[i], bucket);
     const int64_t level_bytes = CeilDivide(sizes[i] * message.bit_width, 8);
     writer->AppendCopy({fixed, {norms, norm_bytes}, {levels, level_bytes}});
     norms += norm_bytes;
@@ -136,9 +135,9 @@ absl::Status CutQsgd(const Message& message, const std::vector<int64_t>& sizes,
   return absl::OkStatus();
 }
 
-class CutMessageOp : public OpKernel {
+class CutMessageOp : public Op {
  public:
-  explicit CutMessageOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit CutMessageOp(OpKernelConstruction* context) : Op(context) {
     OP_REQUIRES_OK(context, context->GetAttr("sizes", &sizes_));
     for (int64_t size : sizes_) {
       OP_REQUIRES(context, 0 < size && size <= kMaxValues,
@@ -146,18 +145,22 @@ class CutMessageOp : public OpKernel {
                       "a piece must have from 1 to 2^29 - 3 values; got ", size)));
     }
     num_values_ = std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0});
-    OP_REQUIRES(context, num_values_ <= kMaxValues,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "a vector must have at most 2^29 - 3 values; got ", num_values_)));
+    OP_REQUIRES_OK(context, CheckNumValues(num_values_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& input = context->input(0);
     const uint8_t* from = input.flat<uint8_t>().data();
     const uint8_t* const end = from + input.NumElements();
     Message message;
     OP_REQUIRES_OK(context, TakeMessage(&from, end, num_values_, &message));
     OP_REQUIRES(context, from == end, Corrupt("there are bytes behind it"));
+    std::vector<absl::Status> outcomes(CeilDivide(num_values_, kPiece));
+    OpContext(context).Run(outcomes.size(), [&](int64_t i) {
+      outcomes[i] = CheckCodes(message, num_values_, i * kPiece,
+                               std::min((i + 1) * kPiece, num_values_));
+    });
+    for (const absl::Status& outcome : outcomes) OP_REQUIRES_OK(context, outcome);
     PieceWriter writer(message);
     OP_REQUIRES_OK(context, Cut(message, &writer));
     Tensor *pieces, *lengths;

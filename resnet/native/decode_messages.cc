@@ -1,6 +1,6 @@
 // A TensorFlow op that decodes the messages of all ranks to the mean of their vectors.
 //
-// The reference implementation is resnet/exchange/codecs/messages.py. The op never reads
+// Its NumPy twin is decode_mean in tests/reference/compression.py. The op never reads
 // outside of the messages: corrupt ones are an error.
 
 #include <algorithm>
@@ -14,7 +14,6 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
-#include "resnet/native/compression.h"
 #include "resnet/native/for_each_cpu.h"
 #include "resnet/native/messages.h"
 #include "resnet/native/op_context.h"
@@ -23,7 +22,6 @@
 namespace resnet {
 namespace {
 
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::OpOutputList;
@@ -66,7 +64,7 @@ absl::Status AddTernary(const Message& message, float factor, const Part& part,
   const uint8_t* digits = message.body + 4;
   for (int64_t i = part.begin; i < part.end; i += 5) {
     uint8_t byte = digits[i / 5];
-    if (byte >= 243) return Corrupt("a byte of five ternary digits is above 242");
+    if (!HasDigits(byte)) return CorruptDigits();
     for (int64_t j = i; j < std::min(i + 5, part.end); ++j, byte /= 3) {
       sums[j] += static_cast<float>(byte % 3 - 1) * scale * factor;
     }
@@ -76,11 +74,10 @@ absl::Status AddTernary(const Message& message, float factor, const Part& part,
 
 absl::Status AddQsgd(const Message& message, float factor, const Part& part,
                      int64_t num_values, float* sums) {
-  const int64_t states = Load<uint32_t>(message.body);
-  const int64_t given = Load<uint32_t>(message.body + 4);
-  const int64_t bucket = given == 0 ? std::max<int64_t>(num_values, 1) : given;
-  const uint8_t* norms = message.body + 8;
-  const uint8_t* levels = norms + 4 * CeilDivide(num_values, bucket);
+  const QsgdLayout layout(message, num_values);
+  const int64_t states = layout.states, bucket = layout.bucket;
+  const uint8_t* norms = message.body + layout.norms;
+  const uint8_t* levels = message.body + layout.levels;
   BitReader reader(levels + part.begin / 8 * message.bit_width, message.end);
   const float num_states = states;
   for (int64_t from = part.begin; from < part.end;) {
@@ -89,7 +86,7 @@ absl::Status AddQsgd(const Message& message, float factor, const Part& part,
     const float norm = Load<float>(norms + 4 * number);
     for (; from < to; ++from) {
       const int64_t code = reader.Next(message.bit_width);
-      if (code > 2 * states) return Corrupt(absl::StrCat("level ", code - states));
+      if (!layout.HasLevel(code)) return layout.CorruptLevel(code);
       sums[from] += norm * static_cast<float>(code - states) / num_states * factor;
     }
   }
@@ -98,9 +95,9 @@ absl::Status AddQsgd(const Message& message, float factor, const Part& part,
 
 RESNET_END_WITHOUT_FMA
 
-class DecodeMeanOp : public OpKernel {
+class DecodeMeanOp : public Op {
  public:
-  explicit DecodeMeanOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit DecodeMeanOp(OpKernelConstruction* context) : Op(context) {
     OP_REQUIRES_OK(context, context->GetAttr("num_ranks", &num_ranks_));
     OP_REQUIRES_OK(context, context->GetAttr("sizes", &sizes_));
     int num_vectors;
@@ -108,14 +105,10 @@ class DecodeMeanOp : public OpKernel {
     OP_REQUIRES(context, num_vectors == static_cast<int>(sizes_.size()),
                 absl::InvalidArgumentError(absl::StrCat(
                     "sizes must have one number for each of ", num_vectors, " vectors")));
-    for (int64_t size : sizes_) {
-      OP_REQUIRES(context, 0 <= size && size <= kMaxValues,
-                  absl::InvalidArgumentError(absl::StrCat(
-                      "a vector must have at most 2^29 - 3 values; got ", size)));
-    }
+    for (int64_t size : sizes_) OP_REQUIRES_OK(context, CheckNumValues(size));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     std::vector<std::vector<Message>> of_vectors(sizes_.size());
     OP_REQUIRES_OK(context, Parse(context->input(0), &of_vectors));
     OpOutputList means;
@@ -193,7 +186,7 @@ class DecodeMeanOp : public OpKernel {
       case kBfloat16:
         return AddCast(
             message, factor, part,
-            [](uint16_t bits) { return FloatOfBits(uint32_t{bits} << 16); }, sums);
+            [](uint16_t bits) { return WidenBfloat16(bits); }, sums);
       case kTernary:
         return AddTernary(message, factor, part, sums);
       case kQsgd:

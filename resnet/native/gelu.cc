@@ -1,7 +1,7 @@
 // TensorFlow ops for GELU, x * P(X <= x) for a normally distributed X, in one pass.
 //
 // They compute in float32. Their inputs and outputs may have different types. The reference
-// implementation is gelu.gelu_with_stock_ops in models/layers/gelu.py.
+// implementation is activations.gelu_with_stock_ops in models/layers/activations.py.
 
 #include <algorithm>
 #include <cstdint>
@@ -14,12 +14,12 @@
 #include "tensorflow/core/framework/shape_inference.h"
 
 #include "resnet/native/op_context.h"
+#include "resnet/native/rounding.h"
 
 namespace resnet {
 namespace {
 
 using tensorflow::bfloat16;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -29,7 +29,7 @@ constexpr int64_t kPieceOfMap = 1 << 14;  // Values per task.
 // Calls task(first, size) for pieces of all values, which the threads share.
 template <typename Task>
 void ForEachPiece(int64_t size, OpKernelContext* context, const Task& task) {
-  ForEach((size + kPieceOfMap - 1) / kPieceOfMap, OpContext(context), [&](int64_t i) {
+  ForEach(CeilDivide(size, kPieceOfMap), OpContext(context), [&](int64_t i) {
     task(i * kPieceOfMap, std::min(kPieceOfMap, size - i * kPieceOfMap));
   });
 }
@@ -41,11 +41,11 @@ const auto& GeluKernelsOf() {
 }
 
 template <typename T, typename U>
-class GeluOp : public OpKernel {
+class GeluOp : public Op {
  public:
-  using OpKernel::OpKernel;
+  using Op::Op;
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
     Tensor* y = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &y));
@@ -57,11 +57,11 @@ class GeluOp : public OpKernel {
 };
 
 template <typename T, typename U>
-class GeluGradOp : public OpKernel {
+class GeluGradOp : public Op {
  public:
-  using OpKernel::OpKernel;
+  using Op::Op;
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& dy = context->input(0);
     const Tensor& x = context->input(1);
     OP_REQUIRES(context, dy.shape() == x.shape(),

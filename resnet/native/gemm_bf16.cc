@@ -147,8 +147,8 @@ constexpr void (*kMultiplyTiles[kMaxRows][kMaxVectors])(const Tile&) =
 
 // Returns the number of elements along k that one pass of Multiply sums.
 int64_t Depth(int64_t k) {
-  const int64_t num_passes = std::max<int64_t>(1, CeilDiv(k, kMaxDepth));
-  return std::max<int64_t>(2, RoundUp(CeilDiv(k, num_passes), 2));
+  const int64_t num_passes = std::max<int64_t>(1, CeilDivide(k, kMaxDepth));
+  return std::max<int64_t>(2, RoundUp(CeilDivide(k, num_passes), 2));
 }
 
 // Packs a matrix b with contiguous rows, two rows at a time, its columns multiplied by
@@ -156,7 +156,7 @@ int64_t Depth(int64_t k) {
 void PackRows(const float* b, int64_t row_stride, int64_t k, int64_t n, const float* scale,
               char* packed) {
   const __m512i index = InterleaveHalves();
-  const int64_t num_pairs = CeilDiv(k, 2);
+  const int64_t num_pairs = CeilDivide(k, 2);
   for (int64_t p = 0; p < num_pairs; ++p) {
     const float* first = b + 2 * p * row_stride;
     const float* second = 2 * p + 1 < k ? first + row_stride : first;
@@ -209,7 +209,7 @@ inline void Transpose(__m512i (&x)[16]) {
 // Packs a matrix b with contiguous columns, 16 columns and 16 pairs at a time.
 void PackColumns(const float* b, int64_t column_stride, int64_t k, int64_t n,
                  char* packed) {
-  const int64_t num_pairs = CeilDiv(k, 2);
+  const int64_t num_pairs = CeilDivide(k, 2);
   for (int64_t j = 0; j < n; j += kLanes) {
     const int64_t panel = j / kPanel * kPanel;
     const int64_t width = std::min(kPanel, RoundUp(n - panel, kLanes));
@@ -241,7 +241,7 @@ void PackColumns(const float* b, int64_t column_stride, int64_t k, int64_t n,
 
 template <>
 size_t PackedBytes<Bf16>(int64_t k, int64_t n) {
-  return CeilDiv(k, 2) * RoundUp(n, kLanes) * kPairBytes;
+  return CeilDivide(k, 2) * RoundUp(n, kLanes) * kPairBytes;
 }
 
 template <>
@@ -264,7 +264,7 @@ void Multiply<Bf16>(int64_t m, int64_t n, int64_t k, const Bf16* a, int64_t lda,
                     const void* packed_b, Bf16* c, int64_t ldc,
                     const Epilogue<Bf16>& epilogue, void* scratch) {
   const int64_t max_depth = Depth(k);
-  const int64_t num_pairs = CeilDiv(k, 2);
+  const int64_t num_pairs = CeilDivide(k, 2);
   Tile tile;
   tile.lda = lda;
   tile.ldc = ldc;
@@ -272,7 +272,7 @@ void Multiply<Bf16>(int64_t m, int64_t n, int64_t k, const Bf16* a, int64_t lda,
   tile.epilogue.relu = epilogue.relu;
   for (int64_t i0 = 0; i0 < m; i0 += kBlockRows) {
     const int64_t rows = std::min(kBlockRows, m - i0);
-    const int64_t num_tiles = CeilDiv(rows, kMaxRows) * CeilDiv(n, kPanel);
+    const int64_t num_tiles = CeilDivide(rows, kMaxRows) * CeilDivide(n, kPanel);
     const int64_t next_rows = std::min(rows, m - i0 - rows);
     tile.prefetch.next =
         reinterpret_cast<const char*>(next_rows > 0 ? a + (i0 + rows) * lda : a);
@@ -283,7 +283,7 @@ void Multiply<Bf16>(int64_t m, int64_t n, int64_t k, const Bf16* a, int64_t lda,
       tile.is_last = k0 + tile.depth == k;
       for (int64_t j = 0; j < n; j += kPanel) {
         tile.width = std::min(kPanel, n - j);
-        const int64_t num_vectors = CeilDiv(tile.width, kLanes);
+        const int64_t num_vectors = CeilDivide(tile.width, kLanes);
         tile.b = static_cast<const char*>(packed_b) +
                  (j * num_pairs + k0 / 2 * num_vectors * kLanes) * kPairBytes;
         if (epilogue.bias != nullptr) tile.epilogue.bias = epilogue.bias + j;

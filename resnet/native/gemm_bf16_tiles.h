@@ -14,7 +14,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "resnet/native/convolution.h"
+#include "resnet/native/bf16.h"
+#include "resnet/native/rounding.h"
 #include "resnet/native/vector.h"
 
 RESNET_BEGIN_TARGET
@@ -28,9 +29,6 @@ constexpr int kMaxRows = 6;     // Per tile: 24 registers for sums, 8 for operan
 constexpr int64_t kPanel = int64_t{kMaxVectors} * kLanes;
 constexpr int64_t kPairBytes = 4;
 constexpr int64_t kVectorBytes = 64;
-
-inline int64_t CeilDiv(int64_t x, int64_t y) { return (x + y - 1) / y; }
-inline int64_t RoundUp(int64_t x, int64_t y) { return CeilDiv(x, y) * y; }
 
 inline __mmask16 Mask16(int64_t count) {
   return count >= 16 ? 0xffff : count <= 0 ? 0 : (1u << count) - 1;
@@ -54,7 +52,7 @@ inline int64_t FetchBytes(int64_t num_rows, int64_t num_columns, int64_t ld) {
 
 // Returns the step that prefetches the given bytes within num_pairs iterations.
 inline int64_t FetchStep(int64_t bytes, int64_t num_pairs) {
-  return std::min(kVectorBytes, CeilDiv(bytes, std::max<int64_t>(1, num_pairs)));
+  return std::min(kVectorBytes, CeilDivide(bytes, std::max<int64_t>(1, num_pairs)));
 }
 
 inline __m512bh BroadcastPair(const char* pair) {

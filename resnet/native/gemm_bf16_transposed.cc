@@ -75,7 +75,7 @@ void InterleaveRows(const Bf16* x, int64_t ld, int64_t num_rows, int64_t num_col
   // The second element of each pair is in the second register, at indices from 32.
   const __m512i low = _mm512_mask_add_epi16(halves, 0xaaaaaaaa, halves, half);
   const __m512i high = _mm512_add_epi16(low, half);
-  const int64_t num_pairs = CeilDiv(num_rows, 2);
+  const int64_t num_pairs = CeilDivide(num_rows, 2);
   for (int64_t j = 0; j < num_columns; j += kPanel) {
     char* panels = packed + j * num_pairs * kPairBytes;
     const int64_t columns = std::min(kPanel, num_columns - j);
@@ -125,12 +125,12 @@ template <>
 void MultiplyTransposed<Bf16>(int64_t m, int64_t k, int64_t n, const Bf16* a, int64_t lda,
                               const Bf16* b, int64_t ldb, float* c, int64_t ldc,
                               bool accumulate, void* scratch) {
-  const int64_t num_blocks = std::max<int64_t>(1, CeilDiv(m, kMaxSummedRows));
-  const int64_t block_rows = RoundUp(CeilDiv(m, num_blocks), 2);
+  const int64_t num_blocks = std::max<int64_t>(1, CeilDivide(m, kMaxSummedRows));
+  const int64_t block_rows = RoundUp(CeilDivide(m, num_blocks), 2);
   for (int64_t m0 = 0; m0 == 0 || m0 < m; m0 += block_rows) {
     const int64_t rows = std::min(block_rows, m - m0);
     TransposedTile tile;
-    tile.num_pairs = CeilDiv(rows, 2);
+    tile.num_pairs = CeilDivide(rows, 2);
     tile.ldc = ldc;
     tile.accumulate = accumulate || m0 > 0;
     char* a_pairs = static_cast<char*>(scratch);
@@ -142,7 +142,7 @@ void MultiplyTransposed<Bf16>(int64_t m, int64_t k, int64_t n, const Bf16* a, in
     const int64_t next_rows = std::min(rows, m - m0 - rows);
     const int64_t next = next_rows > 0 ? m0 + rows : 0;
     const int64_t a_bytes = FetchBytes(next_rows, k, lda);
-    const int64_t num_tiles = CeilDiv(k, kLanes) * 3 * CeilDiv(n, kPanel);
+    const int64_t num_tiles = CeilDivide(k, kLanes) * 3 * CeilDivide(n, kPanel);
     tile.prefetch.next =
         reinterpret_cast<const char*>(a_bytes > 0 ? a + next * lda : b + next * ldb);
     tile.prefetch.step = FetchStep(a_bytes + FetchBytes(next_rows, n, ldb),
@@ -151,7 +151,7 @@ void MultiplyTransposed<Bf16>(int64_t m, int64_t k, int64_t n, const Bf16* a, in
     int64_t a_left = a_bytes;
     for (int64_t j = 0; j < n; j += kPanel) {
       tile.width = std::min(kPanel, n - j);
-      const int64_t num_vectors = CeilDiv(tile.width, kLanes);
+      const int64_t num_vectors = CeilDivide(tile.width, kLanes);
       tile.b = b_pairs + j * tile.num_pairs * kPairBytes;
       for (int64_t i = 0; i < k;) {
         // 16 rows of pairs share a vector: 6 + 5 + 5.

@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "resnet/native/rounding.h"
 #include "resnet/native/vector.h"
 
 RESNET_BEGIN_TARGET
@@ -37,19 +38,15 @@ constexpr int kVectorsOfLine = kLineFloats / kLanes;
 constexpr int64_t kCopiedSize = kRegisters == 32 ? 128 * 1024 : 0;
 constexpr int64_t kStepsAhead = 8;  // Prefetch distance from the L2 cache, without copies.
 
-inline int64_t RoundUp(int64_t value, int64_t step) {
-  return (value + step - 1) / step * step;
-}
-
 // Returns the number of parts of size at most `limit` in `total`.
 inline int64_t Parts(int64_t total, int64_t limit) {
-  return std::max<int64_t>(1, (total + limit - 1) / limit);
+  return std::max<int64_t>(1, CeilDivide(total, limit));
 }
 
 // Returns the size of nearly equal parts of `total`, a multiple of `step`.
 inline int64_t EvenPart(int64_t total, int64_t limit, int64_t step) {
   const int64_t parts = Parts(total, limit);
-  return RoundUp(std::max<int64_t>(1, (total + parts - 1) / parts), step);
+  return RoundUp(std::max<int64_t>(1, CeilDivide(total, parts)), step);
 }
 
 // What is done with the sums of a tile before they are stored as numbers of type T.
@@ -239,7 +236,7 @@ template <bool kTransposed, typename T, typename AheadOf>
 void MultiplyPanel(int64_t rows, int64_t columns, int64_t depth, Left a, const float* b,
                    int64_t ldb, T* c, int64_t ldc, Finish<T> finish,
                    const AheadOf& ahead_of) {
-  const int vectors = static_cast<int>((columns + kLanes - 1) / kLanes);
+  const int vectors = static_cast<int>(CeilDivide(columns, kLanes));
   const int64_t last_lanes = columns - (vectors - 1) * kLanes;
   const int64_t step = TileRows(rows);
   int64_t tile = 0;

@@ -28,6 +28,9 @@ struct Copies {
   int64_t right_size() const { return depth * RoundUp(columns, kLanes); }
 };
 
+// A vector covers the rows of a tile in `CopyLeft`.
+static_assert(kRows <= kLanes);
+
 // Copies a[depth, rows] into parts for tiles, [depth, TileRows(rows)] each.
 template <typename T>
 void CopyLeft(const Copies& block, const T* a, int64_t lda, float* to) {

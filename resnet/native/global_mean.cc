@@ -20,7 +20,6 @@ namespace resnet {
 namespace {
 
 using tensorflow::bfloat16;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
@@ -28,20 +27,22 @@ using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
 template <typename T>
-class MeanOp : public OpKernel {
+class MeanOp : public Op {
  public:
-  using OpKernel::OpKernel;
+  using Op::Op;
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
     OP_REQUIRES(context, x.dims() == 4,
                 absl::InvalidArgumentError(
                     absl::StrCat("x must be [batch, height, width, channels]; got ",
                                  x.shape().DebugString())));
     const int64_t positions = x.dim_size(1) * x.dim_size(2), channels = x.dim_size(3);
+    TensorShape shape;
+    OP_REQUIRES_OK(context,
+                   TensorShape::BuildTensorShape({x.dim_size(0), channels}, &shape));
     Tensor* y = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(
-                                0, TensorShape({x.dim_size(0), channels}), &y));
+    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &y));
     const auto kernel = MapKernelsOf<T>().mean;
     ForEach(x.dim_size(0), OpContext(context), [&](int64_t i) {
       kernel(Data<T>(x) + i * positions * channels, positions, channels,
@@ -51,11 +52,11 @@ class MeanOp : public OpKernel {
 };
 
 template <typename T>
-class MeanGradOp : public OpKernel {
+class MeanGradOp : public Op {
  public:
-  using OpKernel::OpKernel;
+  using Op::Op;
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& dy = context->input(0);
     TensorShape shape;
     OP_REQUIRES_OK(context, tensorflow::tensor::MakeShape(context->input(1), &shape));

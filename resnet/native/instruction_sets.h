@@ -3,6 +3,8 @@
 #ifndef RESNET_NATIVE_INSTRUCTION_SETS_H_
 #define RESNET_NATIVE_INSTRUCTION_SETS_H_
 
+// Only such functions are visible outside of the library (build_native.sh).
+#pragma GCC visibility push(default)
 extern "C" {
 
 // Returns the best instruction set that this CPU has and this library has kernels for: 0
@@ -19,5 +21,6 @@ void resnet_widen_bf16(bool is_widened);
 void resnet_limit_instruction_set(int most);
 
 }  // extern "C"
+#pragma GCC visibility pop
 
 #endif  // RESNET_NATIVE_INSTRUCTION_SETS_H_

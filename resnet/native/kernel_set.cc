@@ -1,6 +1,9 @@
 // The table of the kernels of one instruction set.
 
+#include "resnet/native/activation_kernels.h"
 #include "resnet/native/kernels.h"
+#include "resnet/native/momentum_kernels.h"
+#include "resnet/native/pooling_kernels.h"
 #include "resnet/native/vector.h"
 
 #ifndef RESNET_ANY_CPU
@@ -12,26 +15,6 @@
 namespace resnet::RESNET_ISA {
 
 #ifndef RESNET_AVX512_BF16  // Nothing here is faster with its instructions.
-void Move(const MomentumPiece& piece, const MomentumStep& step);
-
-template <typename T, typename U>
-void Gelu(const T* x, int64_t size, U* y);
-template <typename T, typename U>
-void GeluGrad(const U* dy, const T* x, int64_t size, T* dx);
-template <typename T>
-void Activate(const ActivationArguments<T>& arguments, Kind kind);
-template <typename T>
-void ActivateGrad(const ActivationArguments<T>& arguments, Kind kind);
-template <typename T>
-void MaxPool(const PoolShape& shape, const T* x, int64_t row, T* y, uint8_t* places);
-template <typename T>
-void MaxPoolGrad(const PoolShape& shape, const T* dy, const uint8_t* places, int64_t row,
-                 T* dx);
-template <typename T>
-void Mean(const T* x, int64_t positions, int64_t channels, T* y);
-template <typename T>
-void MeanGrad(const T* dy, int64_t positions, int64_t channels, T* dx);
-
 namespace {
 
 template <typename T>

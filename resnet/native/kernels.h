@@ -6,6 +6,8 @@
 #define RESNET_NATIVE_KERNELS_H_
 
 #include "resnet/native/batch_norm.h"
+#include "resnet/native/bf16.h"
+#include "resnet/native/context.h"
 #include "resnet/native/convolution.h"
 #include "resnet/native/map_kernels.h"
 #include "resnet/native/momentum_kernels.h"

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "resnet/native/activation.h"
-#include "resnet/native/convolution.h"
+#include "resnet/native/bf16.h"
 #include "resnet/native/pooling.h"
 
 namespace resnet {

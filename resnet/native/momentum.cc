@@ -1,12 +1,12 @@
 // A TensorFlow op that applies an SGD step with momentum, plain or Nesterov's, to all
 // variables of a network.
 //
-// The reference implementation is Momentum.apply_with_stock_ops in optim/momentum.py.
+// The reference implementation is momentum.update_with_stock_ops in optim/momentum.py.
 // Weight decay is added in the same pass, so memory is read and written once.
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
+#include <functional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,7 +25,6 @@ namespace resnet {
 namespace {
 
 using tensorflow::OpInputList;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -49,7 +48,7 @@ absl::Status Own(OpKernelContext* context, Var* variable) {
 }  // namespace
 
 absl::Status LookupVariable(OpKernelContext* context, const Tensor& handle,
-                            tensorflow::core::RefCountPtr<Var>* variable) {
+                            HeldVariable* variable) {
   if (handle.dims() != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("the handle of a variable must be a scalar; got ",
@@ -57,6 +56,18 @@ absl::Status LookupVariable(OpKernelContext* context, const Tensor& handle,
   }
   return tensorflow::LookupResource(
       context, handle.scalar<tensorflow::ResourceHandle>()(), variable);
+}
+
+absl::Status CheckDistinct(const std::vector<HeldVariable>& variables) {
+  std::vector<const Var*> sorted;
+  for (const HeldVariable& variable : variables) sorted.push_back(variable.get());
+  std::sort(sorted.begin(), sorted.end(), std::less<>());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "the variables of an update, their velocities included, must be distinct; got one"
+      " twice");
 }
 
 absl::Status Prepare(OpKernelContext* context, int number, Var* variable,
@@ -93,14 +104,14 @@ absl::Status AddPieces(OpKernelContext* context, int number, Var* variable,
 
 namespace {
 
-class MomentumOp : public OpKernel {
+class MomentumOp : public Op {
  public:
-  explicit MomentumOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit MomentumOp(OpKernelConstruction* context) : Op(context) {
     OP_REQUIRES_OK(context, context->GetAttr("nesterov", &nesterov_));
     OP_REQUIRES_OK(context, context->GetAttr("weight_decays", &weight_decays_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     OpInputList variables, velocities, gradients;
     OP_REQUIRES_OK(context, context->input_list("variables", &variables));
     OP_REQUIRES_OK(context, context->input_list("velocities", &velocities));
@@ -121,18 +132,19 @@ class MomentumOp : public OpKernel {
                                context->input(first_scalar + 1).scalar<float>()(),
                                context->input(first_scalar + 2).scalar<float>()(),
                                nesterov_};
-    std::vector<tensorflow::core::RefCountPtr<Var>> held;
+    std::vector<HeldVariable> held(2 * variables.size());  // Each before its velocity.
+    for (int i = 0; i < variables.size(); ++i) {
+      OP_REQUIRES_OK(context, LookupVariable(context, variables[i], &held[2 * i]));
+      OP_REQUIRES_OK(context, LookupVariable(context, velocities[i], &held[2 * i + 1]));
+    }
+    OP_REQUIRES_OK(context, CheckDistinct(held));
     std::vector<MomentumPiece> pieces;
     for (int i = 0; i < variables.size(); ++i) {
-      tensorflow::core::RefCountPtr<Var> variable, velocity;
-      OP_REQUIRES_OK(context, LookupVariable(context, variables[i], &variable));
-      OP_REQUIRES_OK(context, LookupVariable(context, velocities[i], &velocity));
+      Var *const variable = held[2 * i].get(), *const velocity = held[2 * i + 1].get();
       tensorflow::mutex_lock lock(*variable->mu());
       tensorflow::mutex_lock lock_of_velocity(*velocity->mu());
-      OP_REQUIRES_OK(context, AddPieces(context, i, variable.get(), velocity.get(),
-                                        gradients[i], weight_decays_[i], &pieces));
-      held.push_back(std::move(variable));
-      held.push_back(std::move(velocity));
+      OP_REQUIRES_OK(context, AddPieces(context, i, variable, velocity, gradients[i],
+                                        weight_decays_[i], &pieces));
     }
     MoveFunction* const move = CurrentKernels().move;
     OpContext(context).Run(pieces.size(),

@@ -14,6 +14,8 @@
 
 namespace resnet {
 
+using HeldVariable = tensorflow::core::RefCountPtr<tensorflow::Var>;
+
 // Checks a variable, its velocity and its gradient, and appends their pieces. The caller
 // holds the locks of both variables, whose tensors are replaced by copies where readers
 // hold references to them. `number` is that of the variable, for errors.
@@ -24,8 +26,11 @@ absl::Status AddPieces(tensorflow::OpKernelContext* context, int number,
 
 // Looks up the variable of a handle, which must be a scalar.
 absl::Status LookupVariable(tensorflow::OpKernelContext* context,
-                            const tensorflow::Tensor& handle,
-                            tensorflow::core::RefCountPtr<tensorflow::Var>* variable);
+                            const tensorflow::Tensor& handle, HeldVariable* variable);
+
+// Checks that no variable is there twice: an op would wait for its own lock of it, or
+// update it from two threads.
+absl::Status CheckDistinct(const std::vector<HeldVariable>& variables);
 
 // Checks that `variable` is float32 and has the shape of `gradient`, and makes sure that
 // no reader holds a reference to its tensor. The caller holds its lock.

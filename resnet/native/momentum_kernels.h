@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "resnet/native/vector.h"
+
 namespace resnet {
 
 // The hyperparameters of an update.
@@ -27,6 +29,11 @@ struct MomentumPiece {
 // Updates the variable and the velocity of a piece.
 using MoveFunction = void(const MomentumPiece& piece, const MomentumStep& step);
 
+namespace RESNET_ISA {
+
+MoveFunction Move;
+
+}  // namespace RESNET_ISA
 }  // namespace resnet
 
 #endif  // RESNET_NATIVE_MOMENTUM_KERNELS_H_

@@ -1,4 +1,5 @@
-// Gives kernels the threads and the memory of the TensorFlow op that calls them.
+// What the ops share: they give kernels threads and memory, and answer with an error where
+// there is too little of it.
 
 #ifndef RESNET_NATIVE_OP_CONTEXT_H_
 #define RESNET_NATIVE_OP_CONTEXT_H_
@@ -8,23 +9,42 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <new>
 #include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "resnet/native/convolution.h"
+#include "resnet/native/bf16.h"
+#include "resnet/native/context.h"
 #include "resnet/native/kernels.h"
 #include "resnet/native/task_times.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/lib/core/threadpool.h"
-#include "tensorflow/core/platform/logging.h"
 
 namespace resnet {
 
-// A Context for one call of `OpKernel::Compute`.
+// An op that ends with an error, and not the process, where memory is short.
+class Op : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tensorflow::OpKernelContext* context) final {
+    try {
+      Run(context);
+    } catch (const std::bad_alloc&) {
+      context->CtxFailure(absl::ResourceExhaustedError(
+          absl::StrCat(type_string(), " needs more memory than it gets")));
+    }
+  }
+
+ protected:
+  virtual void Run(tensorflow::OpKernelContext* context) = 0;
+};
+
+// A Context for one call of `Op::Run`.
 class OpContext : public Context {
  public:
   explicit OpContext(tensorflow::OpKernelContext* context)
@@ -48,12 +68,12 @@ class OpContext : public Context {
   }
 
   void* Allocate(size_t bytes) override {
+    tensorflow::TensorShape shape;
     tensorflow::Tensor& memory = allocated_.emplace_back();
-    const absl::Status status = context_->allocate_temp(
-        tensorflow::DT_INT8, tensorflow::TensorShape({static_cast<int64_t>(bytes)}),
-        &memory);
-    // A kernel can't continue without memory and can't return an error.
-    if (!status.ok()) LOG(FATAL) << "A kernel needs memory: " << status;
+    absl::Status status = tensorflow::TensorShape::BuildTensorShape(
+        {static_cast<int64_t>(bytes)}, &shape);
+    status.Update(context_->allocate_temp(tensorflow::DT_INT8, shape, &memory));
+    if (!status.ok()) throw std::bad_alloc();
     return memory.data();
   }
 
@@ -99,6 +119,13 @@ inline absl::Status CheckAtMostOne(tensorflow::OpKernelConstruction* context,
   if (length <= 1) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(attribute, " must be 0 or 1; got ", length));
+}
+
+// Checks a stride: with a larger one, sizes computed from it could overflow.
+inline absl::Status CheckStride(int64_t stride) {
+  if (1 <= stride && stride < int64_t{1} << 31) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("stride must be from 1 to below 2^31; got ", stride));
 }
 
 // The kernels' number type for a TensorFlow type.

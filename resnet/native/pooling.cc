@@ -3,8 +3,8 @@
 //   y[n, i, j, c] = max over p, q of x[n, i * stride + p - top, j * stride + q - left, c]
 //
 // for 0 <= p < window height and 0 <= q < window width; positions outside of the image are
-// left out. The reference implementation is
-// pooling.max_pool_with_stock_ops in models/layers/pooling.py.
+// left out. The reference implementation is pooling.max_pool_with_stock_ops
+// in models/layers/pooling.py.
 //
 // The forward op also returns where each maximum comes from, p * window width + q, the
 // first place of several equal ones. With it the gradient needs neither x nor y.
@@ -23,12 +23,12 @@
 
 #include "resnet/native/op_context.h"
 #include "resnet/native/pooling.h"
+#include "resnet/native/rounding.h"
 
 namespace resnet {
 namespace {
 
 using tensorflow::bfloat16;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -49,6 +49,7 @@ struct PoolAttributes {
   absl::Status Read(AnyContext* context) {
     TF_RETURN_IF_ERROR(context->GetAttr("window", &window));
     TF_RETURN_IF_ERROR(context->GetAttr("stride", &stride));
+    TF_RETURN_IF_ERROR(CheckStride(stride));
     TF_RETURN_IF_ERROR(context->GetAttr("padding", &padding));
     if (window.size() == 2 && window[0] > 0 && window[1] > 0 &&
         window[0] <= kMostPlaces / window[1]) {
@@ -69,7 +70,7 @@ struct PoolAttributes {
       const int64_t padded = in + 2 * windows.before;
       windows.out = padded < size ? 0 : (padded - size) / stride + 1;
     } else {
-      windows.out = (in + stride - 1) / stride;
+      windows.out = CeilDivide(in, stride);
       const int64_t outside = (windows.out - 1) * stride + size - in;
       windows.before = std::max<int64_t>(outside, 0) / 2;
     }
@@ -93,13 +94,13 @@ TensorShape OutputShape(const PoolShape& shape) {
 }
 
 template <typename T>
-class MaxPoolOp : public OpKernel {
+class MaxPoolOp : public Op {
  public:
-  explicit MaxPoolOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit MaxPoolOp(OpKernelConstruction* context) : Op(context) {
     OP_REQUIRES_OK(context, attributes_.Read(context));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
     PoolShape shape;
     OP_REQUIRES_OK(context, attributes_.Apply(x.shape(), &shape));
@@ -120,13 +121,13 @@ class MaxPoolOp : public OpKernel {
 };
 
 template <typename T>
-class MaxPoolGradOp : public OpKernel {
+class MaxPoolGradOp : public Op {
  public:
-  explicit MaxPoolGradOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit MaxPoolGradOp(OpKernelConstruction* context) : Op(context) {
     OP_REQUIRES_OK(context, attributes_.Read(context));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& dy = context->input(0);
     const Tensor& places = context->input(1);
     TensorShape x_shape;

@@ -1,13 +1,15 @@
 // The loops of max pooling and of the mean over all positions, which the compiler turns
 // into vectors.
 
+#include "resnet/native/pooling_kernels.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <type_traits>
 
-#include "resnet/native/map_kernels.h"
+#include "resnet/native/bf16.h"
 #include "resnet/native/strips.h"
 #include "resnet/native/vector.h"
 

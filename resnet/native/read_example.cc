@@ -25,10 +25,11 @@
 #include "tensorflow/core/lib/core/coding.h"
 #include "tensorflow/core/lib/hash/crc32c.h"
 
+#include "resnet/native/op_context.h"
+
 namespace resnet {
 namespace {
 
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -73,30 +74,38 @@ class OpenFiles {
     return files;
   }
 
-  std::shared_ptr<File> Get(const std::string& path, int* error) {
+  absl::Status Get(const std::string& path, std::shared_ptr<File>* file) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      const auto found = files_.find(path);
-      if (found != files_.end()) return found->second;
+      const auto place = files_.find(path);
+      if (place != files_.end()) {
+        *file = place->second;
+        return absl::OkStatus();
+      }
     }
-    const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // Without waiting for a writer, if it is a pipe.
+    const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0) {
-      *error = errno;
-      return nullptr;
+      return absl::NotFoundError(
+          absl::StrCat(path, " can't be opened (", strerror(errno), ")"));
     }
-    auto file = std::make_shared<File>(descriptor);
+    *file = std::make_shared<File>(descriptor);
+    struct stat status;
+    if (fstat(descriptor, &status) == 0 && !S_ISREG(status.st_mode)) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " is no regular file"));
+    }
     const std::lock_guard<std::mutex> lock(mutex_);
     // Any file may go, because reads are in random order.
     if (files_.size() >= MostFiles()) files_.erase(files_.begin());
-    files_[path] = file;
-    return file;
+    files_[path] = *file;
+    return absl::OkStatus();
   }
 
   // Closes a file as soon as nobody reads it, so that its name is opened again.
   void Forget(const std::string& path, const std::shared_ptr<File>& file) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = files_.find(path);
-    if (found != files_.end() && found->second == file) files_.erase(found);
+    const auto place = files_.find(path);
+    if (place != files_.end() && place->second == file) files_.erase(place);
   }
 
  private:
@@ -274,14 +283,14 @@ bool ParseExample(const char* data, size_t size, const std::string& image_key,
   return !example.broken();
 }
 
-class ReadExampleOp : public OpKernel {
+class ReadExampleOp : public Op {
  public:
-  explicit ReadExampleOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit ReadExampleOp(OpKernelConstruction* context) : Op(context) {
     OP_REQUIRES_OK(context, context->GetAttr("image_key", &image_key_));
     OP_REQUIRES_OK(context, context->GetAttr("label_key", &label_key_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     OP_REQUIRES(context, context->input(0).dims() == 0 && context->input(1).dims() == 0,
                 absl::InvalidArgumentError(absl::StrCat(
                     "path and offset must be scalars; got ",
@@ -290,17 +299,15 @@ class ReadExampleOp : public OpKernel {
     const std::string path(context->input(0).scalar<tstring>()());
     const int64_t offset = context->input(1).scalar<int64_t>()();
 
-    int error = 0;
     struct stat status;
-    std::shared_ptr<File> file = files_->Get(path, &error);
-    OP_REQUIRES(context, file != nullptr,
-                absl::NotFoundError(absl::StrCat(path, " can't be opened (",
-                                                 strerror(error), ")")));
+    std::shared_ptr<File> file;
+    OP_REQUIRES_OK(context, files_->Get(path, &file));
     OP_REQUIRES(context, fstat(file->descriptor(), &status) == 0,
                 ReadError(path, offset));
     if (status.st_nlink == 0) {  // Another file may have its name now.
       files_->Forget(path, file);
-      if (auto replacement = files_->Get(path, &error)) file = replacement;
+      std::shared_ptr<File> replacement;
+      if (files_->Get(path, &replacement).ok()) file = replacement;
       OP_REQUIRES(context, fstat(file->descriptor(), &status) == 0,
                   ReadError(path, offset));
     }

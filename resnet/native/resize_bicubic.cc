@@ -18,11 +18,11 @@
 #include "tensorflow/core/framework/shape_inference.h"
 
 #include "resnet/native/for_each_cpu.h"
+#include "resnet/native/op_context.h"
 
 namespace resnet {
 namespace {
 
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -94,9 +94,9 @@ FOR_EACH_CPU void SumColumns(const float* row, const Taps* taps, int size, bool 
   }
 }
 
-class ResizeBicubicOp : public OpKernel {
+class ResizeBicubicOp : public Op {
  public:
-  explicit ResizeBicubicOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit ResizeBicubicOp(OpKernelConstruction* context) : Op(context) {
     std::vector<float> mean, stddev;
     OP_REQUIRES_OK(context, context->GetAttr("mean", &mean));
     OP_REQUIRES_OK(context, context->GetAttr("stddev", &stddev));
@@ -108,7 +108,7 @@ class ResizeBicubicOp : public OpKernel {
     }
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& image = context->input(0);
     OP_REQUIRES(context,
                 image.dims() == 3 && image.dim_size(2) == kChannels &&
@@ -129,13 +129,15 @@ class ResizeBicubicOp : public OpKernel {
     const int height = image.dim_size(0);
     const int width = image.dim_size(1);
     const auto size = context->input(1).vec<int32_t>();
-    OP_REQUIRES(context, size.size() == 2 && size(0) > 0 && size(1) > 0,
-                absl::InvalidArgumentError("size must be two numbers above 0"));
+    OP_REQUIRES(context,
+                size.size() == 2 && std::min(size(0), size(1)) > 0 &&
+                    std::max(size(0), size(1)) <= kMaxSide,
+                absl::InvalidArgumentError(
+                    absl::StrCat("size must be two numbers from 1 to ", kMaxSide)));
     const bool mirror = context->input(2).scalar<bool>()();
     Tensor* output = nullptr;
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(
-                       0, TensorShape({size(0), size(1), kChannels}), &output));
+    OP_REQUIRES_OK(context, context->allocate_output(
+                                0, TensorShape({size(0), size(1), kChannels}), &output));
 
     const std::vector<Taps> rows = MakeTaps(height, size(0));
     const std::vector<Taps> columns = MakeTaps(width, size(1));

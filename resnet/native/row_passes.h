@@ -8,7 +8,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "resnet/native/convolution.h"
+#include "resnet/native/bf16.h"
+#include "resnet/native/context.h"
+#include "resnet/native/ranges.h"
+#include "resnet/native/rounding.h"
 #include "resnet/native/task_grids.h"
 #include "resnet/native/vector.h"
 
@@ -133,11 +136,11 @@ void KeepWherePositive(const Unit<T>& of, Unit<T>* unit) {
 }
 
 // Returns the number of channels, rounded up to whole units of any type.
-inline int64_t Padded(int64_t channels) { return (channels + 31) / 32 * 32; }
+inline int64_t Padded(int64_t channels) { return RoundUp(channels, 32); }
 
 template <typename T>
 int64_t UnitsOfRow(int64_t channels) {
-  return (channels + Unit<T>::kSize - 1) / Unit<T>::kSize;
+  return CeilDivide(channels, Unit<T>::kSize);
 }
 
 // Calls visit(mask, row, channel) for each unit of each row, in the order of memory.
@@ -264,17 +267,17 @@ template <typename Finish>
 void RunOverChannels(const Tasks& tasks, int64_t channels, const Context& context,
                      const Finish& finish) {
   constexpr int64_t kStep = kLine / sizeof(float);
-  const int64_t parts = std::min(tasks.count(), DivideUp(channels, kStep));
+  const int64_t parts = std::min(tasks.count(), CeilDivide(channels, kStep));
   context.Run(parts, [&](int64_t part) {
-    const Range range(channels, parts, part, kStep);
-    finish(range.begin, range.begin + range.size);
+    const Range range = Part(channels, parts, part, kStep);
+    finish(range.begin, range.end);
   });
 }
 
 // Returns `count` consecutive arrays of `Padded` floats, filled with 0.
 inline float* AllocateFloats(int count, int64_t channels, Context& context) {
   const int64_t size = count * Padded(channels);
-  float* memory = static_cast<float*>(context.Allocate(size * sizeof(float)));
+  float* memory = AllocateFor<float>(context, size);
   std::fill_n(memory, size, 0.f);
   return memory;
 }

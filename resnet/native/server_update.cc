@@ -1,7 +1,8 @@
 // A TensorFlow op that applies the gradients of one closure of asynchronous training to
 // the variables of a parameter server, once for each closure.
 //
-// The reference implementation is server_update.apply_with_stock_ops in async_training.
+// The reference implementation is servers.apply_update_with_stock_ops in
+// training/parameter_servers/servers.py.
 // The runtime executes a closure again if its worker dies before it has answered, also
 // if its update was applied. So each server keeps the numbers of the last closures that
 // it has applied, and ignores an update that it has seen. Updates of a server follow each
@@ -10,7 +11,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,33 +28,29 @@ namespace resnet {
 namespace {
 
 using tensorflow::OpInputList;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::Var;
-using Held = tensorflow::core::RefCountPtr<Var>;
 
 absl::Status LookupAll(OpKernelContext* context, const OpInputList& handles,
-                       std::vector<Held>* variables) {
-  for (int i = 0; i < handles.size(); ++i) {
-    Held variable;
-    TF_RETURN_IF_ERROR(LookupVariable(context, handles[i], &variable));
-    variables->push_back(std::move(variable));
+                       std::vector<HeldVariable>* variables) {
+  for (const Tensor& handle : handles) {
+    TF_RETURN_IF_ERROR(LookupVariable(context, handle, &variables->emplace_back()));
   }
   return absl::OkStatus();
 }
 
-class ServerUpdateOp : public OpKernel {
+class ServerUpdateOp : public Op {
  public:
-  explicit ServerUpdateOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit ServerUpdateOp(OpKernelConstruction* context) : Op(context) {
     OP_REQUIRES_OK(context, context->GetAttr("nesterov", &nesterov_));
     OP_REQUIRES_OK(context, context->GetAttr("weight_decays", &weight_decays_));
     OP_REQUIRES_OK(context, context->GetAttr("average_step", &average_step_));
     OP_REQUIRES_OK(context, context->GetAttr("inverse_staleness", &inverse_staleness_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     OpInputList variable_handles, velocity_handles, gradients, average_handles, statistics;
     OP_REQUIRES_OK(context, context->input_list("variables", &variable_handles));
     OP_REQUIRES_OK(context, context->input_list("velocities", &velocity_handles));
@@ -73,9 +69,17 @@ class ServerUpdateOp : public OpKernel {
                       "the inputs after the statistics must be scalars; got ",
                       context->input(i).shape().DebugString())));
     }
-    Held applied;
-    OP_REQUIRES_OK(context,
-                   LookupVariable(context, context->input(first_scalar), &applied));
+    // The variables, their velocities, the averages and the log of what was applied.
+    std::vector<HeldVariable> held;
+    OP_REQUIRES_OK(context, LookupAll(context, variable_handles, &held));
+    OP_REQUIRES_OK(context, LookupAll(context, velocity_handles, &held));
+    OP_REQUIRES_OK(context, LookupAll(context, average_handles, &held));
+    OP_REQUIRES_OK(context, LookupVariable(context, context->input(first_scalar),
+                                           &held.emplace_back()));
+    OP_REQUIRES_OK(context, CheckDistinct(held));
+    const HeldVariable* const velocities = held.data() + gradients.size();
+    const HeldVariable* const averages = velocities + gradients.size();
+    Var* const applied = held.back().get();
     const int64_t number = context->input(first_scalar + 1).scalar<int64_t>()();
     const int64_t read_at = context->input(first_scalar + 2).scalar<int64_t>()();
     MomentumStep step = {context->input(first_scalar + 3).scalar<float>()(),
@@ -104,20 +108,14 @@ class ServerUpdateOp : public OpKernel {
     if (inverse_staleness_) {
       step.learning_rate /= static_cast<float>(std::max<int64_t>(count - read_at, 1));
     }
-    std::vector<Held> variables, velocities, averages;
-    OP_REQUIRES_OK(context, LookupAll(context, variable_handles, &variables));
-    OP_REQUIRES_OK(context, LookupAll(context, velocity_handles, &velocities));
-    OP_REQUIRES_OK(context, LookupAll(context, average_handles, &averages));
     std::vector<std::unique_ptr<tensorflow::mutex_lock>> locks;
-    for (const auto* held : {&variables, &velocities, &averages}) {
-      for (const Held& variable : *held) {
-        locks.push_back(std::make_unique<tensorflow::mutex_lock>(*variable->mu()));
-      }
+    for (size_t i = 0; i + 1 < held.size(); ++i) {
+      locks.push_back(std::make_unique<tensorflow::mutex_lock>(*held[i]->mu()));
     }
     std::vector<MomentumPiece> pieces;
     for (int i = 0; i < gradients.size(); ++i) {
       OP_REQUIRES_OK(context,
-                     AddPieces(context, i, variables[i].get(), velocities[i].get(),
+                     AddPieces(context, i, held[i].get(), velocities[i].get(),
                                gradients[i], weight_decays_[i], &pieces));
     }
     for (int i = 0; i < statistics.size(); ++i) {

@@ -5,8 +5,7 @@
 
 #include <cstdint>
 
-#include "resnet/native/compression.h"
-#include "resnet/native/convolution.h"
+#include "resnet/native/bf16.h"
 
 namespace resnet {
 
@@ -18,7 +17,7 @@ constexpr int64_t kStrip = 512;  // Values that are computed together, in the L1
 INLINED const float* Widened(const float* from, int64_t, float*) { return from; }
 INLINED const float* Widened(const Bf16* from, int64_t size, float* buffer) {
   for (int64_t i = 0; i < size; ++i) {
-    buffer[i] = FloatOfBits(static_cast<uint32_t>(from[i].bits) << 16);
+    buffer[i] = WidenBfloat16(from[i].bits);
   }
   return buffer;
 }

@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <limits>
 
-#include "resnet/native/convolution.h"
+#include "resnet/native/context.h"
+#include "resnet/native/ranges.h"
+#include "resnet/native/rounding.h"
 
 namespace resnet {
 
@@ -18,14 +20,6 @@ constexpr int64_t kColumnStep = 64;  // The first column of each task is a multi
 // Costs in multiplications, for dividing work among threads.
 constexpr double kReadCost = 8;  // Of reading an element into a core's caches.
 constexpr double kSumCost = 24;  // Of writing and adding an element of a partial sum.
-
-inline int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
-inline int64_t RoundUp(int64_t value, int64_t step) { return DivideUp(value, step) * step; }
-
-template <typename T>
-T* AllocateFor(Context& context, int64_t count) {
-  return static_cast<T*>(context.Allocate(count * sizeof(T)));
-}
 
 // Several pieces of memory of the same size, one per task or one per worker.
 class Pieces {
@@ -41,23 +35,6 @@ class Pieces {
   char* memory_;
 };
 
-// The i-th of `parts` parts of [0, total), which are multiples of `step` and as even as
-// possible.
-struct Range {
-  Range(int64_t total, int64_t parts, int64_t i, int64_t step = 1) {
-    const int64_t steps = DivideUp(total, step);
-    begin = std::min(total, steps * i / parts * step);
-    size = std::min(total, steps * (i + 1) / parts * step) - begin;
-  }
-
-  int64_t begin, size;
-};
-
-// Returns the size of the largest of these parts.
-inline int64_t LargestPart(int64_t total, int64_t parts, int64_t step) {
-  return std::min(total, DivideUp(DivideUp(total, step), parts) * step);
-}
-
 // The number of parts that the rows and the columns of a product are divided into.
 struct Grid {
   int64_t rows, columns;
@@ -67,13 +44,13 @@ struct Grid {
 inline Grid MakeGrid(int64_t m, int64_t n, int64_t threads) {
   Grid best = {1, 1};
   double least = std::numeric_limits<double>::infinity();
-  const int64_t most_columns = std::min(threads, DivideUp(n, kColumnStep));
+  const int64_t most_columns = std::min(threads, CeilDivide(n, kColumnStep));
   for (int64_t columns = 1; columns <= most_columns; ++columns) {
-    const int64_t rows = std::min(m, DivideUp(threads, columns));
-    const double part_rows = DivideUp(m, rows);
+    const int64_t rows = std::min(m, CeilDivide(threads, columns));
+    const double part_rows = CeilDivide(m, rows);
     const double part_columns = LargestPart(n, columns, kColumnStep);
     // The cost per element of the summed dimension.
-    const double cost = DivideUp(rows * columns, threads) *
+    const double cost = CeilDivide(rows * columns, threads) *
                         (part_rows * part_columns + kReadCost * (part_rows + part_columns));
     if (cost < least) {
       least = cost;
@@ -95,15 +72,15 @@ inline GradientGrid MakeGradientGrid(int64_t m, int64_t k, int64_t n, int64_t mo
                                      int64_t threads) {
   GradientGrid best = {1, 1, 1};
   double least = std::numeric_limits<double>::infinity();
-  const int64_t most_columns = std::min(threads, DivideUp(n, kColumnStep));
+  const int64_t most_columns = std::min(threads, CeilDivide(n, kColumnStep));
   for (int64_t parts = 1; parts <= std::min(threads, most_parts); ++parts) {
-    const double part_k = static_cast<double>(k) / most_parts * DivideUp(most_parts, parts);
+    const double part_k = static_cast<double>(k) / most_parts * CeilDivide(most_parts, parts);
     for (int64_t columns = 1; columns <= most_columns; ++columns) {
       const double part_n = LargestPart(n, columns, kColumnStep);
-      const int64_t places = std::min(m, DivideUp(threads, parts * columns));
+      const int64_t places = std::min(m, CeilDivide(threads, parts * columns));
       const double sums = places > 1 ? kSumCost * places * k * n / threads : 0;
       const double cost =
-          sums + DivideUp(places * parts * columns, threads) * DivideUp(m, places) *
+          sums + CeilDivide(places * parts * columns, threads) * CeilDivide(m, places) *
                      (part_k * part_n + kReadCost * (part_k + part_n));
       if (cost < least) {
         least = cost;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 // Starts to record, from the ops' next calls on, and forgets earlier records.
@@ -20,6 +21,7 @@ void resnet_start_recording_tasks();
 bool resnet_stop_recording_tasks(const char* path);
 
 }  // extern "C"
+#pragma GCC visibility pop
 
 namespace resnet {
 

@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "resnet/native/convolution.h"
+#include "resnet/native/bf16.h"
 
 #ifdef RESNET_AVX512_BF16
 #define RESNET_ISA avx512_bf16

@@ -111,7 +111,7 @@ struct Work {
   T* y;
   Epilogue<T> epilogue;
 
-  int64_t num_panels() const { return CeilDiv(kernel.out, kPanel); }
+  int64_t num_panels() const { return CeilDivide(kernel.out, kPanel); }
   Range Columns(int64_t panel) const {
     return {panel * kPanel, std::min((panel + 1) * kPanel, kernel.out)};
   }
@@ -151,7 +151,7 @@ void ComputePanel(const Work<T>& work, const float* block, const BlockLayout& la
 }
 
 BlockLayout MakeBlockLayout(int64_t tiles, int64_t channels) {
-  return {tiles, CeilDiv(tiles, CeilDiv(tiles, kMaxRows)), channels};
+  return {tiles, CeilDivide(tiles, CeilDivide(tiles, kMaxRows)), channels};
 }
 
 // For many tiles and few weights: transforms the whole kernel, then each thread processes
@@ -160,9 +160,9 @@ template <typename T>
 void ConvolveByTiles(const Work<T>& work, Context& context) {
   const Kernel& kernel = work.kernel;
   const Tiles& tiles = work.tiles;
-  const int64_t panels = work.num_panels(), chunks = CeilDiv(kernel.in, kLanes);
+  const int64_t panels = work.num_panels(), chunks = CeilDivide(kernel.in, kLanes);
   const int64_t panel_size = PanelLayout{kernel.in}.size();
-  float* u = AllocateFloats(context, panels * panel_size);
+  float* u = AllocateFor<float>(context, panels * panel_size);
   context.Run(panels * chunks, [&](int64_t task) {
     const int64_t panel = task / chunks, c = task % chunks * kLanes;
     TransformKernelPanel(kernel, {c, std::min(c + kLanes, kernel.in)}, work.Columns(panel),
@@ -170,10 +170,10 @@ void ConvolveByTiles(const Work<T>& work, Context& context) {
   });
 
   const int64_t threads = std::min<int64_t>(context.num_threads(), tiles.count);
-  const Blocks blocks{tiles.count, threads * CeilDiv(tiles.count, threads * kBlockTiles)};
+  const Blocks blocks{tiles.count, threads * CeilDivide(tiles.count, threads * kBlockTiles)};
   const BlockLayout layout = MakeBlockLayout(blocks.max_tiles(), kernel.in);
   const int64_t worker_size = layout.size() + ProductLayout{layout.tiles}.size();
-  float* scratch = AllocateFloats(context, threads * worker_size);
+  float* scratch = AllocateFor<float>(context, threads * worker_size);
   const int64_t tasks = std::min(context.num_tasks(), blocks.count);
   context.RunOnWorkers(tasks, [&](int64_t task, int64_t worker) {
     float* v = scratch + worker * worker_size;
@@ -201,9 +201,9 @@ int64_t PartsOfTiles(int64_t tiles, int64_t panels, int64_t threads) {
   // Transforming the kernel for a part takes as long as this many tiles, about.
   constexpr int64_t kTransformTiles = 4;
   int64_t best = 1, least = std::numeric_limits<int64_t>::max();
-  for (int64_t parts = 1; parts <= CeilDiv(tiles, kMaxRows); ++parts) {
+  for (int64_t parts = 1; parts <= CeilDivide(tiles, kMaxRows); ++parts) {
     const int64_t cost =
-        CeilDiv(panels * parts, threads) * (CeilDiv(tiles, parts) + kTransformTiles);
+        CeilDivide(panels * parts, threads) * (CeilDivide(tiles, parts) + kTransformTiles);
     if (cost < least) {
       least = cost;
       best = parts;
@@ -222,17 +222,17 @@ void ConvolveByColumns(const Work<T>& work, Context& context) {
   const int64_t parts =
       PartsOfTiles(tiles.count, work.num_panels(), context.num_threads());
   const Blocks blocks{
-      tiles.count, parts * CeilDiv(CeilDiv(tiles.count, parts), kLongBlockTiles)};
+      tiles.count, parts * CeilDivide(CeilDivide(tiles.count, parts), kLongBlockTiles)};
   const BlockLayout layout = MakeBlockLayout(blocks.max_tiles(), kernel.in);
-  float* v = AllocateFloats(context, blocks.count * layout.size());
+  float* v = AllocateFor<float>(context, blocks.count * layout.size());
   blocks.RunStripes(context, [&](int64_t b, const Range& range) {
-    TransformBlock(work.x, tiles, blocks.Tiles(b).begin, range, layout, v + b * layout.size(),
-                   TransformInputTile<T>);
+    TransformBlock(work.x, tiles, blocks.Tiles(b).begin, range, layout,
+                   v + b * layout.size(), TransformInputTile<T>);
   });
 
   const int64_t panel_size = PanelLayout{kernel.in}.size();
   const int64_t worker_size = panel_size + ProductLayout{layout.tiles}.size();
-  float* scratch = AllocateFloats(context, context.num_threads() * worker_size);
+  float* scratch = AllocateFor<float>(context, context.num_threads() * worker_size);
   context.RunOnWorkers(work.num_panels() * parts, [&](int64_t task, int64_t worker) {
     float* u = scratch + worker * worker_size;
     float* m = u + panel_size;

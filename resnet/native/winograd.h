@@ -9,6 +9,7 @@
 #ifndef RESNET_NATIVE_WINOGRAD_H_
 #define RESNET_NATIVE_WINOGRAD_H_
 
+#include "resnet/native/context.h"
 #include "resnet/native/convolution.h"
 #include "resnet/native/vector.h"
 

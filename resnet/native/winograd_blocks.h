@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "resnet/native/convolution.h"
+#include "resnet/native/ranges.h"
 #include "resnet/native/winograd_tiles.h"
 #include "resnet/native/winograd_transforms.h"
 
@@ -26,32 +26,17 @@ constexpr int64_t kPadding = 16;
 struct BlockLayout {
   int64_t tiles, group_tiles, channels;
 
-  int64_t chunks() const { return CeilDiv(channels, kLanes); }
+  int64_t chunks() const { return CeilDivide(channels, kLanes); }
   int64_t chunk_stride() const { return group_tiles * kLanes; }
   int64_t group_stride() const { return chunks() * chunk_stride(); }
   int64_t point_stride() const {
-    return CeilDiv(tiles, group_tiles) * group_stride() + kPadding;
+    return CeilDivide(tiles, group_tiles) * group_stride() + kPadding;
   }
   int64_t size() const { return kPoints * point_stride(); }
   int64_t TileOffset(int64_t tile) const {
     return tile / group_tiles * group_stride() + tile % group_tiles * kLanes;
   }
 };
-
-// Returns the first of `total` items that belongs to part number `part` of `parts`.
-inline int64_t PartStart(int64_t total, int64_t parts, int64_t part) {
-  return total * part / parts;
-}
-
-struct Range {
-  int64_t begin, end;
-
-  int64_t size() const { return end - begin; }
-};
-
-inline Range Part(int64_t total, int64_t parts, int64_t part) {
-  return {PartStart(total, parts, part), PartStart(total, parts, part + 1)};
-}
 
 // Number of tiles that are transformed together, so that their values at a point are
 // stored side by side.
@@ -79,13 +64,13 @@ void TransformBlock(const T* image, const Tiles& tiles, int64_t first, const Ran
 struct Blocks {
   int64_t tiles, count;
 
-  int64_t max_tiles() const { return CeilDiv(tiles, count); }
+  int64_t max_tiles() const { return CeilDivide(tiles, count); }
   Range Tiles(int64_t block) const { return Part(tiles, count, block); }
 
   // Calls task(block, tiles) for ranges of tiles of all blocks, on the context's threads.
   template <typename Task>
   void RunStripes(const Context& context, const Task& task) const {
-    const int64_t stripes = CeilDiv(max_tiles(), kStripe);
+    const int64_t stripes = CeilDivide(max_tiles(), kStripe);
     context.Run(count * stripes, [&](int64_t i) {
       const int64_t block = i / stripes, offset = i % stripes * kStripe;
       const Range range = Tiles(block);
@@ -117,10 +102,6 @@ void PrefetchTiles(const T* image, int64_t channels, const Range& columns, const
       Prefetch(from, columns.size() * sizeof(T));
     }
   }
-}
-
-inline float* AllocateFloats(Context& context, int64_t count) {
-  return static_cast<float*>(context.Allocate(count * sizeof(float)));
 }
 
 }  // namespace winograd

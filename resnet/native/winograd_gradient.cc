@@ -169,7 +169,7 @@ struct Work {
   const T* dy;
   Gradient gradient;
 
-  int64_t num_panels() const { return CeilDiv(gradient.out, kPanel); }
+  int64_t num_panels() const { return CeilDivide(gradient.out, kPanel); }
   Range Columns(int64_t panel) const {
     return {panel * kPanel, std::min((panel + 1) * kPanel, gradient.out)};
   }
@@ -181,15 +181,15 @@ void GradientByTiles(const Work<T>& work, Context& context) {
   const Tiles& tiles = work.tiles;
   const int64_t in = work.gradient.in, out = work.gradient.out;
   const int64_t tasks = std::min<int64_t>(context.num_threads(), tiles.count);
-  const Blocks blocks{tiles.count, tasks * CeilDiv(tiles.count, tasks * kBlockTiles)};
+  const Blocks blocks{tiles.count, tasks * CeilDivide(tiles.count, tasks * kBlockTiles)};
   const BlockLayout v_layout{blocks.max_tiles(), blocks.max_tiles(), in};
   const BlockLayout w_layout{blocks.max_tiles(), blocks.max_tiles(), out};
   const int64_t chunks = v_layout.chunks(), panels = work.num_panels();
   const GradientLayout layout{chunks * kLanes};
   const int64_t sums_size = panels * layout.size();
   const int64_t task_size = v_layout.size() + w_layout.size();
-  float* sums = AllocateFloats(context, tasks * sums_size);
-  float* scratch = AllocateFloats(context, tasks * task_size);
+  float* sums = AllocateFor<float>(context, tasks * sums_size);
+  float* scratch = AllocateFor<float>(context, tasks * task_size);
   context.Run(tasks, [&](int64_t task) {
     float* v = scratch + task * task_size;
     float* w = v + v_layout.size();
@@ -228,11 +228,11 @@ template <typename T>
 void GradientByColumns(const Work<T>& work, Context& context) {
   const Tiles& tiles = work.tiles;
   const int64_t in = work.gradient.in, out = work.gradient.out;
-  const Blocks blocks{tiles.count, CeilDiv(tiles.count, kBlockTiles)};
+  const Blocks blocks{tiles.count, CeilDivide(tiles.count, kBlockTiles)};
   const BlockLayout v_layout{blocks.max_tiles(), blocks.max_tiles(), in};
   const BlockLayout w_layout{blocks.max_tiles(), blocks.max_tiles(), out};
-  float* v = AllocateFloats(context, blocks.count * v_layout.size());
-  float* w = AllocateFloats(context, blocks.count * w_layout.size());
+  float* v = AllocateFor<float>(context, blocks.count * v_layout.size());
+  float* w = AllocateFor<float>(context, blocks.count * w_layout.size());
   blocks.RunStripes(context, [&](int64_t b, const Range& range) {
     const int64_t first = blocks.Tiles(b).begin;
     TransformBlock(work.x, tiles, first, range, v_layout, v + b * v_layout.size(),
@@ -243,12 +243,12 @@ void GradientByColumns(const Work<T>& work, Context& context) {
 
   const int64_t threads = context.num_threads(), panels = work.num_panels();
   int64_t group_rows = kMaxGroupRows;  // Fewer if there are too few groups for the threads.
-  while (group_rows > kLanes && panels * CeilDiv(in, group_rows) < 3 * threads) {
+  while (group_rows > kLanes && panels * CeilDivide(in, group_rows) < 3 * threads) {
     group_rows /= 2;
   }
-  const int64_t groups = CeilDiv(in, group_rows);
+  const int64_t groups = CeilDivide(in, group_rows);
   const GradientLayout layout{group_rows};
-  float* scratch = AllocateFloats(context, threads * layout.size());
+  float* scratch = AllocateFor<float>(context, threads * layout.size());
   context.RunOnWorkers(panels * groups, [&](int64_t piece, int64_t worker) {
     float* sums = scratch + worker * layout.size();
     const Range columns = work.Columns(piece / groups);
@@ -259,7 +259,8 @@ void GradientByColumns(const Work<T>& work, Context& context) {
                 b == 0},
                v_layout, w_layout, rows, columns.begin, layout, sums, [](int) {});
     }
-    TransformGradientPanel({sums, 1, 0, layout.point_stride()}, rows, columns, work.gradient);
+    TransformGradientPanel({sums, 1, 0, layout.point_stride()}, rows, columns,
+                           work.gradient);
   });
 }
 

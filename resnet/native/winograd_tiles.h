@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "resnet/native/context.h"
 #include "resnet/native/convolution.h"
+#include "resnet/native/rounding.h"
 #include "resnet/native/vector.h"
 
 namespace resnet::RESNET_ISA {
@@ -37,14 +39,12 @@ struct Tiles {
   const Span& column(int64_t tile) const { return columns[tile % num_columns]; }
 };
 
-inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 inline int64_t CountApart(int64_t size, int64_t images) {
-  return images * CeilDiv(size, kTileOut);
+  return images * CeilDivide(size, kTileOut);
 }
 
 inline int64_t CountJoined(int64_t size, int64_t images) {
-  return CeilDiv(images * (size + 1) - 1, kTileOut);
+  return CeilDivide(images * (size + 1) - 1, kTileOut);
 }
 
 inline int64_t CountSpans(int64_t size, int64_t images) {
@@ -66,7 +66,7 @@ inline void MakeSpans(int64_t size, int64_t images, int64_t pixels_per_step,
         image = at / (size + 1) - 1;
         place = at % (size + 1);
       } else {
-        const int64_t spans_per_image = CeilDiv(size, kTileOut);
+        const int64_t spans_per_image = CeilDivide(size, kTileOut);
         image = s / spans_per_image;
         place = kTileOut * (s % spans_per_image) + i - 1;
       }
@@ -93,8 +93,8 @@ inline Tiles MakeTiles(const ConvShape& shape, Context& context) {
   }
   const int64_t num_rows = CountSpans(height, shape.batch / across);
   const int64_t num_columns = CountSpans(width, across);
-  Span* rows = static_cast<Span*>(context.Allocate(num_rows * sizeof(Span)));
-  Span* columns = static_cast<Span*>(context.Allocate(num_columns * sizeof(Span)));
+  Span* rows = AllocateFor<Span>(context, num_rows);
+  Span* columns = AllocateFor<Span>(context, num_columns);
   MakeSpans(height, shape.batch / across, width, across * height * width, rows);
   MakeSpans(width, across, 1, height * width, columns);
   return {count, num_columns, rows, columns};

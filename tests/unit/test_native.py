@@ -100,7 +100,7 @@ def test_an_installation_without_the_library_says_how_to_get_it(monkeypatch, tmp
 
 
 def test_a_library_of_other_sources_is_not_used(monkeypatch, tmp_path):
-    assert not native._is_of_other_sources()
+    assert not native._why_outdated()
     sources = native.OPS_LIBRARY.parent
     clone = tmp_path / "resnet/native"
     (tmp_path / "install").mkdir()
@@ -112,10 +112,23 @@ def test_a_library_of_other_sources_is_not_used(monkeypatch, tmp_path):
     for suffix in ("so", "key"):
         shutil.copy(native.OPS_LIBRARY.with_suffix(f".{suffix}"), clone)
     monkeypatch.setattr(native, "OPS_LIBRARY", clone / "libresnet_ops.so")
-    assert not native._is_of_other_sources()
+    assert not native._why_outdated()
     (clone / "momentum.cc").write_text("// Changed.")
     assert "libresnet_ops.so was built from other sources. To build" in (
         native.describe()
     )
     (tmp_path / "install/build_native.sh").unlink()
-    assert not native._is_of_other_sources()
+    assert not native._why_outdated()
+
+
+def test_a_library_for_another_tensorflow_is_not_used(monkeypatch, tmp_path):
+    library = tmp_path / "libresnet_ops.so"
+    shutil.copy(native.OPS_LIBRARY, library)
+    shutil.copy(native.OPS_LIBRARY.with_suffix(".key"), tmp_path)
+    monkeypatch.setattr(native, "OPS_LIBRARY", library)
+    assert not native._why_outdated()
+    built_with = tf.__version__
+    monkeypatch.setattr(tf, "__version__", "2.21.99")
+    words = f"was built with TensorFlow {built_with}, and this is 2.21.99"
+    assert words in native.describe()
+    assert native.ops.__wrapped__() is None
