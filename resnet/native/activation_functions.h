@@ -37,14 +37,11 @@ INLINED float Exp(float x) {
   return sum * FloatOfBits(exponent << 23);
 }
 
-// SiLU, Mish and GELU are -0 below -kFar in float32, and the identity above kFar; their
-// derivatives are 0 and 1. There their products of x and a cut e^x would not be.
+// SiLU, Mish and GELU are 0 in float32 below -kFar, like their derivatives, where products of
+// x and a cut e^x would not be. The limit is put in place of a result, whose bits stay: the
+// compiler fuses other operations if the argument is cut.
 constexpr float kFar = 104.0f;
-INLINED float OrLimit(float x, float y) { return x < -kFar ? -0.0f : y; }
-INLINED float Near(float x) {  // NaN stays NaN.
-  x = x < -kFar ? -kFar : x;
-  return x > kFar ? kFar : x;
-}
+INLINED float OrLimit(float x, float y) { return x < -kFar ? 0.0f : y; }
 
 // Mish is x tanh(ln(1 + e^x)) = x u / (u + 2) with u = e^x (e^x + 2), and tanh is 1 in
 // float32 from x = 20 on.
@@ -72,9 +69,8 @@ INLINED Normal NormalAt(float x) {
 
 INLINED float GeluOf(float x) { return OrLimit(x, x * NormalAt(x).distribution); }
 INLINED float GeluDerivative(float x) {
-  x = Near(x);
   const Normal normal = NormalAt(x);
-  return normal.distribution + x * normal.density;
+  return OrLimit(x, normal.distribution + x * normal.density);
 }
 
 template <Kind kind>
@@ -89,17 +85,16 @@ INLINED float ActivationOf(float x) {
 template <Kind kind>
 INLINED float Derivative(float x) {
   if constexpr (kind == Kind::kRelu) return x > 0.0f ? 1.0f : 0.0f;
-  x = Near(x);
   if constexpr (kind == Kind::kSilu) {
     const float s = 1.0f / (1.0f + Exp(-x));
-    return s * (1.0f + x * (1.0f - s));
+    return OrLimit(x, s * (1.0f + x * (1.0f - s)));
   }
   // tanh' = 4 (u + 1) / (u + 2)^2, u + 1 = (e^x + 1)^2, and the derivative of
   // ln(1 + e^x) is e^x / (e^x + 1).
   const float e = ExpForMish(x);
   const float u = e * (e + 2.0f);
   const float inverse = 1.0f / (u + 2.0f);
-  return inverse * (u + 4.0f * x * e * (e + 1.0f) * inverse);
+  return OrLimit(x, inverse * (u + 4.0f * x * e * (e + 1.0f) * inverse));
 }
 
 }  // namespace resnet

@@ -90,8 +90,8 @@ def test_images_of_extreme_and_of_usual_sizes_are_resized_alike(old, new):
     [
         ((0, 5, 3), (4, 4), r"must be \[height, width, 3\]"),
         ((5, 5), (4, 4), r"must be \[height, width, 3\]"),
-        ((5, 5, 3), (0, 4), "two numbers above 0"),
-        ((5, 5, 3), (4, 4, 4), "two numbers above 0"),
+        ((5, 5, 3), (0, 4), "two numbers from 1 to"),
+        ((5, 5, 3), (4, 4, 4), "two numbers from 1 to"),
     ],
 )
 def test_what_is_no_image_and_no_size_is_refused(shape, size, words):
