@@ -265,9 +265,19 @@ inline absl::Status CheckCodes(const Message& message, int64_t num_values, int64
   }
   if (message.kind == kQsgd) {
     const QsgdLayout layout(message, num_values);
-    BitReader reader(message.body + layout.levels + begin / 8 * message.bit_width,
-                     message.end);
-    for (int64_t i = begin; i < end; ++i) {
+    const int64_t width = message.bit_width, count = end - begin;
+    const uint8_t* from = message.body + layout.levels + begin / 8 * width;
+    // The codes for which 8 bytes can be read: `BitReader` takes several times as long.
+    const int64_t num_fast =
+        std::clamp<int64_t>(8 * (message.end - from - 8) / width, 0, count);
+    const uint64_t mask = (uint64_t{1} << width) - 1;
+    uint64_t largest = 0;
+    for (int64_t bit = 0; bit < num_fast * width; bit += width) {
+      largest = std::max(largest, Load<uint64_t>(from + bit / 8) >> bit % 8 & mask);
+    }
+    if (!layout.HasLevel(largest)) return layout.CorruptLevel(largest);
+    BitReader reader(from + num_fast / 8 * width, message.end);
+    for (int64_t i = num_fast / 8 * 8; i < count; ++i) {
       const int64_t code = reader.Next(message.bit_width);
       if (!layout.HasLevel(code)) return layout.CorruptLevel(code);
     }
