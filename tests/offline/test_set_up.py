@@ -93,26 +93,34 @@ def test_what_an_exchange_left_is_removed(clone):
     assert_nothing_done(install(clone))
 
 
-def test_an_environment_in_use_is_not_replaced(clone, tmp_path):
-    other = tmp_path / "python3"
-    other.symlink_to(os.path.realpath(sys.executable))
+@pytest.fixture
+def half_changed(clone) -> Iterator[Path]:
+    """Returns the clone, whose environment a call with PYTHON would replace."""
+    (clone / ".venv/unfinished").touch()
+    yield clone
+    (clone / ".venv/unfinished").unlink()
+
+
+OTHER = {"PYTHON": sys.executable}  # Another path than that of the set-up.
+
+
+def test_an_environment_in_use_is_not_replaced(half_changed):
+    clone = half_changed
     with (
         open(clone / ".venv/bin/activate", "rb"),
         open(next((clone / ".venv/lib").rglob("libmpi*.so*")), "rb") as file,
         mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ),
     ):
-        done = install(clone, PYTHON=str(other))
+        done = install(clone, **OTHER)
     assert done.returncode == 1
     assert f"in use by running programs (processes {os.getpid()})" in done.stderr
 
 
-def test_what_has_the_name_for_the_previous_environment_is_not_removed(clone, tmp_path):
-    other = tmp_path / "python3"
-    other.symlink_to(os.path.realpath(sys.executable))
-    aside = clone / ".venv.old"
+def test_what_has_the_name_for_the_previous_environment_is_not_removed(half_changed):
+    aside = half_changed / ".venv.old"
     aside.mkdir()
     try:
-        assert_refused(install(clone, PYTHON=str(other)), f"{aside} is in the way")
+        assert_refused(install(half_changed, **OTHER), f"{aside} is in the way")
     finally:
         aside.rmdir()
 

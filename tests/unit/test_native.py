@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from resnet import native
 from resnet.config.recipe import EVAL_CROPS
