@@ -109,7 +109,7 @@ class Network:
             "Keras can't load what model.save writes, since the layers are of this"
             " project; eval/export.py writes a run's network in stock layers."
         ]
-        if config.model in ("alexnet", "mlp"):
+        if MODELS[config.model].has_one_image_size:
             limits.append(f"`model` takes images of {config.image_size} px only.")
         if not self.is_trained:
             limits.append(f"It can't tell classes apart, with weights {self.weights}.")

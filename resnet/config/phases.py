@@ -217,7 +217,7 @@ def num_steps(phases: Sequence[Phase]) -> int:
 def first_steps(phases: Sequence[Phase]) -> list[int]:
     """Returns the step that each phase begins with, from 0."""
     lengths = [phase.num_steps for phase in phases]
-    return list(itertools.accumulate(lengths[:-1], initial=0))
+    return list(itertools.accumulate(lengths, initial=0))[:-1]
 
 
 def first_step(phases: Sequence[Phase], name: str) -> int:

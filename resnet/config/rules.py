@@ -137,11 +137,16 @@ RULES = (
         "the weights are trained for the frozen statistics",
     ),
     Needs("num_ps max_staleness staleness_rate", "sync_mode=async"),
+    Needs(
+        "sync_mode=async",
+        "optimizer=momentum",
+        "the parameter servers compute no other update",
+    ),
     Excludes(
         "sync_mode=async",
-        "accumulation_steps compress is_local optimizer=lars|sgdw|adamw|muon ema_decay"
-        " layer_rates freeze_batch_norm eval_views shard_by on_bad_record"
-        " decoded_cache_mb record_log recalibration_batches "
+        "accumulation_steps compress is_local ema_decay layer_rates freeze_batch_norm"
+        " eval_views shard_by on_bad_record decoded_cache_mb record_log"
+        " recalibration_batches "
         + _models(lambda row: row.has_image_statistics),
     ),
     Needs("eval_every stop_at_top1", "mode=train_and_eval"),

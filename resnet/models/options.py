@@ -40,7 +40,7 @@ class NetworkOptions:
 
     Those with the name of a setting are described where it is declared
     (`config.recipe`). The image size is that which `flops` counts the operations for,
-    and that of the images of "alexnet" and "mlp".
+    and that of the images of networks with `has_one_image_size`.
     """
 
     num_classes: int = 1000
