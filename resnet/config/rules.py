@@ -146,8 +146,7 @@ RULES = (
         "sync_mode=async",
         "accumulation_steps compress is_local ema_decay layer_rates freeze_batch_norm"
         " eval_views shard_by on_bad_record decoded_cache_mb record_log"
-        " recalibration_batches "
-        + _models(lambda row: row.has_image_statistics),
+        " recalibration_batches " + _models(lambda row: row.has_image_statistics),
     ),
     Needs("eval_every stop_at_top1", "mode=train_and_eval"),
     Needs("stop_at_top1", "eval_every", "else nothing is evaluated before the end"),
