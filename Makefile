@@ -46,7 +46,7 @@ demo: venv  ## Prepare images, train on 2 ranks, evaluate, draw the curve (in de
 unit parallel jobs faults root cluster offline: export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST := python -m pytest
 
-unit: venv  ## Tests of single modules, in three processes
+unit: venv  ## Tests of single modules, in two processes
 	$(PYTEST) tests/unit -m "not slow" -n 3 --dist=loadfile --no-loadscope-reorder
 
 parallel: venv  ## Tests of collective operations, inside one mpirun

@@ -17,7 +17,10 @@ MPIRUN = Path(sys.executable).with_name("mpirun")
 TIMEOUT_SECONDS = 200
 
 # Half a minute of processor time each: at the end they would run alone.
-_LONGEST = {"test_async_updates", "test_main_job", "test_readme", "test_resume"}
+_LONGEST = {
+    *("test_async_job", "test_async_updates", "test_main_job", "test_readme"),
+    *("test_resume", "test_watchdog"),
+}
 
 Job = Callable[..., subprocess.CompletedProcess]
 

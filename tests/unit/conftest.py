@@ -50,14 +50,13 @@ gc.disable()
 _INTER_OP_THREADS = "TF_NUM_INTEROP_THREADS"
 # Those that take more than five seconds, many of them waiting.
 _LONGEST = {
-    "test_batches",
-    "test_export",
+    "test_evaluator",
     "test_input_pipeline",
-    "test_precise_bn",
+    "test_networks",
+    "test_recipe_steps",
     "test_stock_network",
+    "test_train",
     "test_train_phases",
-    "test_watchdog",
-    "test_watchdog_faults",
 }
 _OBJECTS_BETWEEN_COLLECTIONS = 20_000  # A graph of some layers has as many.
 os.environ[_INTER_OP_THREADS] = "1"
