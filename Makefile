@@ -6,6 +6,10 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 
+# Bytecode is kept, whatever the environment says: the tests start hundreds of processes,
+# and each would compile some 200 modules.
+export PYTHONDONTWRITEBYTECODE :=
+
 # The small runs of this file start more ranks than cores, also as root in a container.
 # Open MPI refuses both, and pins each rank to one core, unless told otherwise
 # (OMPI_: version 4; PRTE_: version 5). Other MPIs read none of these.
@@ -46,7 +50,7 @@ demo: venv  ## Prepare images, train on 2 ranks, evaluate, draw the curve (in de
 unit parallel jobs faults root cluster offline: export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST := python -m pytest
 
-unit: venv  ## Tests of single modules, in two processes
+unit: venv  ## Tests of single modules, in three processes
 	$(PYTEST) tests/unit -m "not slow" -n 3 --dist=loadfile --no-loadscope-reorder
 
 parallel: venv  ## Tests of collective operations, inside one mpirun
