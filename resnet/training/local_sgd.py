@@ -56,7 +56,8 @@ class Synchronization:
             velocities,
         )
         self._is_traced = True
-        num_values = sum(one.shape.num_elements() for one in self._averaged(velocities))
+        averaged = self._averaged(velocities)
+        num_values = sum(variable.shape.num_elements() for variable in averaged)
         traffic = Traffic.of_allreduce(num_values, self._communicator.num_ranks)
         return account._replace(
             message_bytes=account.message_bytes + traffic.message_bytes,
