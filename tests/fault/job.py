@@ -121,7 +121,7 @@ class Job:
             assert time.monotonic() < deadline, f"never came: {self.output}"
             time.sleep(seconds)
         self._hydras_files = self._hydras_files or self._find_hydras_files()
-        self._segments = self._segments or self._find_segments()
+        self._segments |= self._find_segments()
 
     def wait_for_step(self, step: int) -> None:
         """Waits until so many steps are done."""
@@ -209,12 +209,12 @@ class Job:
     def end(self, seconds: float) -> int:
         """Returns mpirun's exit code; fails if it doesn't come within so long."""
         deadline = self.faulted_at + seconds
-        try:
-            code = self.process.wait(max(deadline - time.monotonic(), 0.01))
-        except subprocess.TimeoutExpired:
-            raise AssertionError(
-                f"still there {seconds} s later: {self.output}"
-            ) from None
+        while (code := self.process.poll()) is None:
+            late = time.monotonic() > deadline
+            assert not late, f"still there {seconds} s later: {self.output}"
+            if not self._segments:
+                self._segments = self._find_segments()
+            time.sleep(0.01)
         self.ended_after = time.monotonic() - self.faulted_at
         return code
 
@@ -256,12 +256,9 @@ class Job:
     def _unused_segments(self) -> set[str]:
         """Returns the job's files in shared memory that no process uses.
 
-        They are all new ones if the job's own are unknown, because it ended too early.
+        Those that it wasn't seen to use may be other jobs', which run beside it.
         """
-        names = shared_memory.all_names() - self._earlier_segments
-        if self._segments:
-            names &= self._segments
-        return shared_memory.unused(names)
+        return shared_memory.unused(self._segments)
 
     def _find_hydras_files(self) -> set[Path]:
         """Returns the files whose names Hydra's processes have in their memory."""
