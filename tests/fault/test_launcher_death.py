@@ -65,7 +65,8 @@ def test_a_second_interrupt_ends_the_ranks_at_once(start, model_dir, outcome):
     job.signal_mpirun(signal.SIGINT)
     code = job.end(GRACE_SECONDS)
     outcome("SIGINT to mpirun, twice", job, code)
-    assert code == 255
+    assert code in (0, 255)  # Hydra's: 0 if its proxies end before they tell it why.
+    assert "saved" not in job.output
     assert job.leftovers(5.0, hydra_is_cut_off=True) == []
 
 
