@@ -171,7 +171,7 @@ def test_a_library_of_other_sources_does_not_stay_without_a_compiler(clone):
 
 
 def test_fast_math_does_not_compile():
-    header = REPOSITORY / "resnet/native/compression.h"
+    header = REPOSITORY / "resnet/native/bf16.h"
     command = ("g++", "-std=c++17", "-fsyntax-only", "-x", "c++", str(header))
     for options, is_compiled in ([], True), (["-ffast-math"], False):
         done = subprocess.run(
