@@ -220,9 +220,14 @@ def _describe(written: manifest.Manifest) -> Iterator[str]:
         kinds = _in_parentheses(converted)
         format_name = written.image_format.upper()
         yield f"re-encoded as RGB {format_name}: {num_converted:,}{kinds}"
+    if num_turned := written.source["ignored_exif_orientations"]:
+        yield (
+            "not rotated or flipped as their EXIF data tells:"
+            f" {num_turned:,} (--apply_exif_orientation does)"
+        )
     if num_ignored := written.source["num_ignored_files"]:
         kinds = _in_parentheses(written.source["ignored_files"])
-        yield f"ignored files (not images): {num_ignored:,}{kinds}"
+        yield f"ignored files: {num_ignored:,}{kinds}"
     if num_skipped := sum(len(split.skipped_images) for split in splits):
         yield (
             f"skipped images (can't be decoded): {num_skipped:,}, listed in"

@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -342,7 +343,11 @@ def read_images(
             return str(error)
 
     images = []
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with (
+        warnings.catch_warnings(),  # Of the process: threads can't restore it.
+        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+    ):
+        warnings.simplefilter("ignore")  # Of Pillow, about metadata.
         for path, image in zip(paths, pool.map(read, paths), strict=True):
             if isinstance(image, str):
                 report_problem(image)

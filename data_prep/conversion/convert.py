@@ -14,6 +14,8 @@ from data_prep.records import manifest, tf_example
 from data_prep.records.class_mixing import write_split
 from resnet.base.errors import UserError
 
+_IGNORED_ORIENTATIONS = "ignored_exif_orientations"
+
 
 def reported_shards(plan: Plan) -> set[str]:
     """Returns the paths of the shards that earlier runs reported as finished."""
@@ -61,11 +63,9 @@ def finish(plan: Plan) -> manifest.Manifest:
 
     Raises UserError if a report is missing or corrupt.
     """
-    converted_counts: Counter[str] = Counter()
-    splits = {
-        split.name: _finish_split(plan, split, converted_counts)
-        for split in plan.splits
-    }
+    counts: Counter[str] = Counter()
+    splits = {split.name: _finish_split(plan, split, counts) for split in plan.splits}
+    num_ignored_orientations = counts.pop(_IGNORED_ORIENTATIONS)
     complete = manifest.Manifest(
         class_names=plan.source.class_names,
         class_descriptions=plan.source.class_descriptions,
@@ -77,7 +77,8 @@ def finish(plan: Plan) -> manifest.Manifest:
             "shuffle_seed": plan.options.shuffle_seed,
             "apply_exif_orientation": plan.options.apply_exif_orientation,
             "on_bad_image": plan.options.on_bad_image,
-            "converted_images": dict(sorted(converted_counts.items())),
+            "converted_images": dict(sorted(counts.items())),
+            _IGNORED_ORIENTATIONS: num_ignored_orientations,
             "num_ignored_files": plan.source.num_ignored_files,
             "ignored_files": plan.source.ignored_kinds,
             **plan.encoder(),
@@ -88,9 +89,7 @@ def finish(plan: Plan) -> manifest.Manifest:
     return complete
 
 
-def _finish_split(
-    plan: Plan, split: SplitPlan, converted_counts: Counter[str]
-) -> manifest.Split:
+def _finish_split(plan: Plan, split: SplitPlan, counts: Counter[str]) -> manifest.Split:
     reports = []
     for path in split.paths:
         report = shards.read_report(plan.root, path)
@@ -100,7 +99,8 @@ def _finish_split(
                 " corrupt; rerun the same command to resume"
             )
         reports.append(report)
-        converted_counts.update(report.converted_counts)
+        counts.update(report.converted_counts)
+        counts[_IGNORED_ORIENTATIONS] += report.num_ignored_orientations
     skipped = tuple(image for report in reports for image in report.skipped_images)
     num_classes = len(plan.source.class_names)
     return write_split(plan.root, split.name, reports, num_classes, skipped)

@@ -41,6 +41,7 @@ class ShardReport(ShardContent):
     offsets: tuple[int, ...]
     class_counts: tuple[tuple[int, int], ...]
     converted_counts: dict[str, int]  # Re-encoded images by original kind, as "PNG".
+    num_ignored_orientations: int  # Images that aren't rotated as their EXIF tells.
     skipped_images: tuple[manifest.SkippedImage, ...]
     source_digest: str  # `files_digest` of the images assigned to the shard.
 
@@ -60,6 +61,7 @@ def write_shard(job: ShardJob) -> ShardReport:
     num_bytes = 0
     class_counts: Counter[int] = Counter()
     converted_counts: Counter[str] = Counter()
+    num_ignored_orientations = 0
     skipped_images: list[manifest.SkippedImage] = []
     digest = hashlib.sha256()
     encode = (
@@ -96,6 +98,7 @@ def write_shard(job: ShardJob) -> ShardReport:
             offsets.append(num_bytes)
             num_bytes += len(record)
             class_counts[class_index] += 1
+            num_ignored_orientations += image.ignores_orientation
             if image.converted_from is not None:
                 converted_counts[image.converted_from] += 1
         if not offsets:
@@ -111,6 +114,7 @@ def write_shard(job: ShardJob) -> ShardReport:
         offsets=tuple(offsets),
         class_counts=tuple(sorted(class_counts.items())),
         converted_counts=dict(converted_counts),
+        num_ignored_orientations=num_ignored_orientations,
         skipped_images=tuple(skipped_images),
         source_digest=source_digest,
     )

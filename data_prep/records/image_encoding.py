@@ -47,8 +47,6 @@ _USUAL_SAMPLING = {  # Some decoders reject others, so those are decoded as a ch
     *(((x, y), *_NO_SUBSAMPLING) for x, y in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))),
 }
 _FILLING_BYTES = 1024  # Several blocks of pixels; one would suffice.
-_PNG_BIT_DEPTH = 24  # Byte offset in the file, as the header is the first chunk.
-_PNG_COLOR_TYPE = 25
 _GRAY_OR_RGB = (0, 2)  # The color types without a palette and without alpha.
 _ORIENTATION_TAG = 0x0112
 _TRANSPOSE = {  # By EXIF orientation; 1 is upright.
@@ -72,6 +70,8 @@ class EncodedImage:
     # Original kind of a re-encoded image: "PNG", "16-bit PNG", "CMYK JPEG", "EXIF
     # orientation" and so on; None if `data` is the original file.
     converted_from: str | None
+    # Whether its EXIF data tells to rotate or flip it, and that wasn't to be applied.
+    ignores_orientation: bool = False
 
 
 def read_as_stored(
@@ -111,9 +111,9 @@ def keeps_its_size(start: bytes, image_format: str) -> bool:
         return start.startswith(jpeg_header.START)
     return (
         start.startswith(png_data.SIGNATURE)
-        and len(start) > _PNG_COLOR_TYPE
-        and start[_PNG_BIT_DEPTH] <= 8
-        and start[_PNG_COLOR_TYPE] in _GRAY_OR_RGB
+        and len(start) > png_data.COLOR_TYPE
+        and start[png_data.BIT_DEPTH] <= 8
+        and start[png_data.COLOR_TYPE] in _GRAY_OR_RGB
     )
 
 
@@ -124,8 +124,8 @@ def to_jpeg(
 
     An RGB or gray JPEG is kept byte for byte. Anything else (CMYK, PNG, WebP, BMP, the
     first frame of a GIF) is re-encoded as an RGB JPEG. Of 16 bits per channel the
-    upper 8 are used. Transparent pixels become white, but a single transparent color,
-    as a 16-bit PNG can define it, is ignored.
+    upper 8 are used. Transparent pixels become white; of a single transparent color see
+    `png_data.without_metadata`.
 
     A kept JPEG is decoded only if something is unusual: no end marker at the end, very
     few bytes for its size, or a rare kind of JPEG. `apply_exif_orientation` rotates and
@@ -138,22 +138,20 @@ def to_jpeg(
         if data.startswith(jpeg_header.START):
             header = jpeg_header.parse(data)
             is_good = _looks_good(header, data)
-            if is_good and not (apply_exif_orientation and header.has_exif):
-                return EncodedImage(data, header.height, header.width, None)
+            is_turned = bool(header.exif) and _transpose(header.exif) is not None
+            if is_good and not (apply_exif_orientation and is_turned):
+                return EncodedImage(data, header.height, header.width, None, is_turned)
             if not is_good:
                 _check_jpeg(header, data)
-        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+        with Image.open(_for_pillow(data), formats=_FORMATS) as image:
             _check_side(image, name, "JPEG", MAX_SIDE)
             if header is None:
                 _load(image, data)
-            transpose = _transpose(image, apply_exif_orientation)
-            if is_good and transpose is None:
-                return EncodedImage(data, image.height, image.width, None)
-            if header is not None:
+            else:
                 image.load()
                 _check_complete(image, header, data)
             kind = _kind(image, header, data)
-            return _encode(image, data, header, kind, transpose, "JPEG")
+            return _encode(image, data, header, kind, apply_exif_orientation, "JPEG")
 
 
 def to_png(
@@ -166,15 +164,14 @@ def to_png(
     """
     with (
         _naming_failures(data, name, _LOSSLESS_FORMATS),
-        Image.open(io.BytesIO(data), formats=_LOSSLESS_FORMATS) as image,
+        Image.open(_for_pillow(data), formats=_LOSSLESS_FORMATS) as image,
     ):
         _check_side(image, name, "PNG", MAX_PNG_SIDE)
         _load(image, data)
         kind = _kind(image, None, data)
         if kind == "PNG" and not image.has_transparency_data:
             kind = None
-        transpose = _transpose(image, apply_exif_orientation)
-        return _encode(image, data, None, kind, transpose, "PNG")
+        return _encode(image, data, None, kind, apply_exif_orientation, "PNG")
 
 
 @contextlib.contextmanager
@@ -212,6 +209,13 @@ def _looks_good(header: JpegHeader, data: bytes) -> bool:
     )
 
 
+def _for_pillow(data: bytes) -> io.BytesIO:
+    """Returns an image file without what Pillow would refuse or interpret wrongly."""
+    if data.startswith(png_data.SIGNATURE):
+        data = png_data.without_metadata(data)
+    return io.BytesIO(data)
+
+
 def _load(image: Image.Image, data: bytes) -> None:
     """Decodes an image; raises ValueError for a PNG that only Pillow can decode."""
     image.load()  # The EXIF data of a PNG can follow its pixels.
@@ -224,20 +228,22 @@ def _encode(
     data: bytes,
     header: JpegHeader | None,
     kind: str | None,
-    transpose: Image.Transpose | None,
+    apply_exif_orientation: bool,
     image_format: str,
 ) -> EncodedImage:
     """Returns a decoded image as a new file, or its file if nothing is to be done."""
-    if kind is None and transpose is None:
-        return EncodedImage(data, image.height, image.width, None)
+    transpose = _transpose(image.info.get("exif", b""))
+    is_ignored = transpose is not None and not apply_exif_orientation
+    if kind is None and (transpose is None or is_ignored):
+        return EncodedImage(data, image.height, image.width, None, is_ignored)
     rgb = _to_rgb(image, header)
-    if transpose is not None:
+    if transpose is not None and not is_ignored:
         rgb = rgb.transpose(transpose)
     rgb.info = {}  # Otherwise Pillow copies metadata, such as a comment or a profile.
     file = io.BytesIO()
     rgb.save(file, image_format, **_PILLOW_OPTIONS[image_format])
     kind = kind or "EXIF orientation"
-    return EncodedImage(file.getvalue(), rgb.height, rgb.width, kind)
+    return EncodedImage(file.getvalue(), rgb.height, rgb.width, kind, is_ignored)
 
 
 def _check_side(image: Image.Image, name: str, kind: str, max_side: int) -> None:
@@ -289,15 +295,11 @@ def _kind(image: Image.Image, header: JpegHeader | None, data: bytes) -> str | N
     return None
 
 
-def _transpose(
-    image: Image.Image, apply_exif_orientation: bool
-) -> Image.Transpose | None:
+def _transpose(exif_data: bytes) -> Image.Transpose | None:
     """Returns what makes an image upright; None for nothing or without EXIF data."""
-    if not apply_exif_orientation:
-        return None
     exif = Image.Exif()
     try:
-        exif.load(image.info.get("exif", b""))
+        exif.load(exif_data)
         return _TRANSPOSE.get(int(exif.get(_ORIENTATION_TAG, 1)))
     except Exception:  # Pillow's parser raises any type for corrupt EXIF.
         return None

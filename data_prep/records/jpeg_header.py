@@ -19,6 +19,7 @@ _END_OF_IMAGE = 0xD9
 _START_OF_SCAN = 0xDA
 _QUANTIZATION_TABLES = 0xDB
 _EXIF = 0xE1
+_EXIF_START = b"Exif\0\0"
 _ADOBE = 0xEE
 _IGNORED = frozenset((0xCC, 0xDC, 0xDD, *range(0xE0, 0xF0), 0xFE))
 _ALONE = frozenset((0x01, *range(0xD0, 0xD9)))  # Markers without a length.
@@ -45,7 +46,7 @@ class JpegHeader:
     # Whether all tables for the first scan exist, and tables, frame and scan contain
     # nothing that decoders reject. Also False for some valid but rare content.
     is_sound: bool
-    has_exif: bool
+    exif: bytes  # Content of its EXIF segments, or empty.
     scan_start: int  # Byte offset of the end of the first scan's header.
 
 
@@ -55,7 +56,7 @@ def parse(data: bytes) -> JpegHeader:
     process = 0
     adobe_transform = None
     tables = []
-    has_exif = False
+    exif = b""
     try:
         position = 2
         while True:
@@ -83,8 +84,8 @@ def parse(data: bytes) -> JpegHeader:
                 tables.append(_quantization_tables(data[begin:position]))
             elif marker == _ADOBE and data.startswith(b"Adobe", begin):
                 adobe_transform = data[begin + 11]
-            elif marker == _EXIF and data.startswith(b"Exif\0", begin):
-                has_exif = True
+            elif marker == _EXIF and data.startswith(_EXIF_START, begin):
+                exif += data[begin + len(_EXIF_START) : position]
             elif marker not in _IGNORED:
                 tables.append(_UNSOUND)
         components = frame[6 : 6 + 3 * frame[5]]
@@ -100,7 +101,7 @@ def parse(data: bytes) -> JpegHeader:
         sampling=tuple((factors >> 4, factors & 15) for factors in components[1::3]),
         adobe_transform=adobe_transform,
         is_sound=_UNSOUND.isdisjoint(needed | defined) and needed <= defined,
-        has_exif=has_exif,
+        exif=exif,
         scan_start=position,
     )
 

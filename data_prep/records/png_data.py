@@ -10,6 +10,8 @@ import zlib
 from collections.abc import Iterator
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
+BIT_DEPTH, COLOR_TYPE = 24, 25  # Byte offsets, as the header is the first chunk.
+PALETTE = 3  # A color type.
 _HEADER = struct.Struct(">IIBBBBB")
 _CRITICAL_CHUNKS = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 _ANCILLARY_BIT = 0x20  # Of the first byte of a chunk's name: a lower-case letter.
@@ -21,6 +23,25 @@ _ADAM7 = (
 )
 _NO_INTERLACE = ((0, 0, 1, 1),)
 _PIECE = 2**16  # Compressed bytes at a time, which become 2**26 at most.
+
+
+def without_metadata(data: bytes) -> bytes:
+    """Returns a PNG file with what its pixels and its orientation depend on.
+
+    Decoders' limits on texts and profiles, which nobody reads, don't apply to it, and
+    the default image is left of an animation. A single transparent color of gray or
+    RGB is left out unless the file has 8 bits per channel, since decoders differ.
+    Raises ValueError if a chunk is damaged.
+    """
+    has_color = data[BIT_DEPTH : BIT_DEPTH + 1] == b"\x08"
+    has_color = has_color or data[COLOR_TYPE : COLOR_TYPE + 1] == bytes([PALETTE])
+    kept = [SIGNATURE]
+    for name, content in _chunks(data):
+        is_critical = not name[0] & _ANCILLARY_BIT
+        if is_critical or name == b"eXIf" or (name == b"tRNS" and has_color):
+            kept += len(content).to_bytes(4, "big"), name, content
+            kept.append(zlib.crc32(name + content).to_bytes(4, "big"))
+    return b"".join(kept)
 
 
 def check(data: bytes) -> None:

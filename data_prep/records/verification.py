@@ -2,19 +2,16 @@
 
 import dataclasses
 import hashlib
-import io
 import itertools
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from data_prep import worker_processes
-from data_prep.records import manifest, tf_example, tfrecord
+from data_prep.records import image_encoding, manifest, tf_example, tfrecord
 from data_prep.records.manifest import Manifest, RecordSet, Shard
 from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from resnet.base import regular_file
@@ -222,16 +219,7 @@ def _check_record(contents: Manifest, record: bytes) -> int:
                 f" {contents.class_names[class_index]!r}"
             )
     if not encoded.endswith(_IMAGE_ENDS[contents.image_format]):  # Some are good.
-        _decode(encoded)
+        is_png = contents.image_format == "png"
+        decode = image_encoding.to_png if is_png else image_encoding.to_jpeg
+        decode(encoded, "its image")
     return class_index
-
-
-def _decode(encoded: bytes) -> None:
-    """Raises ValueError if an image can't be decoded."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # About corrupt metadata, which isn't used.
-            with Image.open(io.BytesIO(encoded)) as image:
-                image.load()
-    except Exception as error:  # Pillow's decoders raise errors of any type.
-        raise ValueError(f"its image can't be decoded: {error}") from error

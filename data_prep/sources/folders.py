@@ -9,6 +9,7 @@ Validation images with ImageNet's own file names need no synset_labels.txt.
 import dataclasses
 import os
 import pathlib
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -28,6 +29,7 @@ TRAIN_FOLDER = "train"
 VALIDATION_FOLDERS = ("validation", "val", "test")  # Accepted names; one must exist.
 _OUTSIDE = "image outside of the class folders"
 _FOLDER = "folder in a class folder"
+_IN_FOLDER = "image in a folder in a class folder"
 _NO_EXTENSION = "file without an extension"
 _MAX_LABELS_BYTES = 2**31  # ImageNet's 50,000 lines have half a million bytes.
 
@@ -96,8 +98,8 @@ def _list_train(folder: pathlib.Path, ignored: Counter[str]) -> ImageList:
         )
     if outside:
         ignored[_OUTSIDE] += len(outside)
-    class_names = tuple(class_folders)
-    entries = _in_class_folders(folder, class_names, ignored)
+    class_names = tuple(sorted(set(map(_class_name, class_folders))))
+    entries = _in_class_folders(folder, class_folders, ignored)
     images = _list(folder, entries, class_names)
     filled = set(images.class_indices.tolist())
     empty = [name for index, name in enumerate(class_names) if index not in filled]
@@ -110,19 +112,37 @@ def _list_train(folder: pathlib.Path, ignored: Counter[str]) -> ImageList:
     return images
 
 
+def _class_name(text: str) -> str:
+    """Returns a class name in one form of Unicode: some file systems have another."""
+    return unicodedata.normalize("NFC", text)
+
+
 def _in_class_folders(
-    folder: pathlib.Path, class_names: Iterable[str], ignored: Counter[str]
+    folder: pathlib.Path, class_folders: Iterable[str], ignored: Counter[str]
 ) -> Iterator[tuple[str, pathlib.Path, str]]:
     """Yields class, folder and name of each image file in class folders.
 
     It scans one folder at a time: all file names of ImageNet would take 100 MB.
     """
-    for class_name in class_names:
-        folders, filenames = _scan(folder / class_name, ignored)
+    folder_of: dict[str, str] = {}
+    for class_folder in class_folders:
+        class_name = _class_name(class_folder)
+        if folder_of.setdefault(class_name, class_folder) != class_folder:
+            raise UserError(
+                f"{folder} must have one folder per class; the name {class_name!r} is"
+                " there twice, with its accents encoded in two ways (NFC and NFD)."
+                " Move the images of both into one folder."
+            )
+        path = folder / class_folder
+        folders, filenames = _scan(path, ignored)
         if folders:
             ignored[_FOLDER] += len(folders)
+        for subfolder in folders:
+            for _, _, names in os.walk(path / subfolder):
+                images = [name for name in names if name.lower().endswith(EXTENSIONS)]
+                ignored[_IN_FOLDER] += len(images)
         for filename in filenames:
-            yield class_name, folder / class_name, filename
+            yield class_name, path, filename
 
 
 def _list(
@@ -199,7 +219,7 @@ def _read_labels(num_images: int, labels_file: pathlib.Path) -> list[str]:
             f"{labels_file} must have a class name on each line; line"
             f" {labels.index('') + 1} is empty"
         )
-    return labels
+    return list(map(_class_name, labels))
 
 
 def _scan(

@@ -263,14 +263,14 @@ def _parse(record: "tf.Tensor", records: "RecordFiles") -> "tf.Tensor":
     """Returns the original image as `preprocessing` takes it: a PNG decoded."""
     import tensorflow as tf
 
+    from resnet.data import decoding
+
     keys = {
         records.image_key: tf.io.FixedLenFeature([], tf.string),
         records.label_key: tf.io.FixedLenFeature([], tf.int64),
     }
     encoded = tf.io.parse_single_example(record, keys)[records.image_key]
-    if records.image_format == "png":
-        return tf.io.decode_png(encoded, channels=3)
-    return encoded
+    return decoding.original_of(encoded, records.image_format)
 
 
 def _finish(dataset: "tf.data.Dataset", settings: RateSettings) -> "tf.data.Dataset":

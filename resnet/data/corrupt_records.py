@@ -13,6 +13,7 @@ from absl import logging
 
 from data_prep.records import tf_example, tfrecord
 from resnet.base.errors import UserError
+from resnet.data import decoding
 from resnet.data.record_files import RecordFiles
 
 # A split with a larger fraction has a fault of more than single records. The others are
@@ -123,7 +124,8 @@ def describe_corruption(records: RecordFiles, example: int) -> str | None:
     try:
         features = tf_example.parse_example(tfrecord.read_at(path, offset))
         _, encoded = records.label_and_image(features)
-        tf.io.decode_image(encoded, channels=3)
+        original = decoding.original_of(tf.constant(encoded), records.image_format)
+        decoding.decoded(original)
         return None
     except OSError as error:
         reason = os.strerror(error.errno or 0)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from resnet.config import phases
 from resnet.config.config import Config
 from resnet.config.phases import Phase
-from resnet.data import example_order
+from resnet.data import decoding, example_order
 from resnet.data.augmentation import mixing, preprocessing
 from resnet.data.augmentation.preprocessing import Normalization
 from resnet.data.corrupt_records import Replacements
@@ -324,11 +324,8 @@ def _load_example(
         encoded, label = read_example(
             what.paths, what.offsets, records.image_key, records.label_key
         )
-        if records.image_format == "png":
-            return tf.io.decode_png(encoded, channels=3), label
-        if cache is not None:
-            return tf.io.decode_jpeg(encoded, channels=3), label
-        return encoded, label
+        original = decoding.original_of(encoded, records.image_format)
+        return original if cache is None else decoding.decoded(original), label
 
     original, label = read() if cache is None else cache.get(what.examples, read)
     return original, tf.cast(label - records.first_label, tf.int32)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from data_prep.records import image_encoding
 from resnet.base.errors import UserError
 from resnet.config.config import Config
+from resnet.data import decoding
 from resnet.data.augmentation import preprocessing
 from resnet.data.augmentation.preprocessing import Normalization
 from resnet.evaluation import test_time_augmentation
@@ -35,14 +36,14 @@ class Preprocessor:
         )
         encoded = tf.TensorSpec([], tf.string)
         self.of_format = {
-            "jpeg": _graph(self._eval_image, encoded),
-            "png": _graph(self._of_png, encoded),
+            name: _graph(functools.partial(self._of_record, image_format=name), encoded)
+            for name in ("jpeg", "png")
         }
 
     def __call__(self, encoded: bytes, image_format: str) -> tf.Tensor:
         """Returns an image as the network takes it, `[size, size, 3]` float32.
 
-        The file is one that a record can hold: a JPEG, or a PNG without transparency.
+        The file is one that a record can hold: a JPEG or a PNG.
         Raises tf.errors.OpError if it can't be decoded.
         """
         return self.of_format[image_format](tf.constant(encoded))
@@ -69,8 +70,8 @@ class Preprocessor:
         """The graph for decoded images, `[height, width, 3]` uint8."""
         return _graph(self._eval_image, tf.TensorSpec([None, None, 3], tf.uint8))
 
-    def _of_png(self, encoded: tf.Tensor) -> tf.Tensor:
-        return self._eval_image(tf.io.decode_png(encoded, channels=3))
+    def _of_record(self, encoded: tf.Tensor, image_format: str) -> tf.Tensor:
+        return self._eval_image(decoding.original_of(encoded, image_format))
 
 
 class Predictor:

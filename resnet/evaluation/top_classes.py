@@ -12,7 +12,8 @@ import numpy.typing as npt
 import tensorflow as tf
 from PIL import Image
 
-from data_prep.records import tf_example, tfrecord
+from data_prep.records import image_encoding, tf_example, tfrecord
+from resnet.base.errors import UserError
 from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation.prediction_file import TOP_K, WrongImage
@@ -21,7 +22,7 @@ NUM_IMAGES = 48
 _SIDE = 128  # Pixels of the longer side, at most.
 _QUALITY = 80  # JPEG quality; an image has about 4 KB.
 # Pillow raises SyntaxError for some corrupt PNGs.
-_UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+_UNREADABLE = (UserError, OSError, ValueError, SyntaxError)
 
 
 class Block(NamedTuple):
@@ -144,7 +145,8 @@ def _image(records: RecordFiles, index: int, example: int) -> WrongImage | None:
 
 
 def _small_jpeg(encoded: bytes) -> bytes:
-    with Image.open(io.BytesIO(encoded)) as image:
+    stored = image_encoding.to_jpeg(encoded, "the image of the record").data
+    with Image.open(io.BytesIO(stored)) as image:
         small = image.convert("RGB")
     small.thumbnail((_SIDE, _SIDE))
     buffer = io.BytesIO()

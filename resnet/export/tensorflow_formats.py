@@ -36,10 +36,10 @@ def write_saved_model(
 ) -> None:
     """Writes the folder of a SavedModel with two signatures, preprocessing included.
 
-    "serving_default" takes "image_bytes", `[batch]` strings: the files of JPEGs in RGB
-    or gray, PNGs, BMPs or GIFs of any size. "decoded_images" takes "images", `[batch,
-    image_size, image_size, 3]` float32 as `stock_network.build` takes them. Both return
-    what `stock_network.outputs_of` returns.
+    "serving_default" takes "image_bytes", `[batch]` strings: files that
+    `decoding.read_file` reads; others fail the batch, named by their index.
+    "decoded_images" takes "images", `[batch, image_size, image_size, 3]` float32 as
+    `stock_network.build` takes them. Both return what `stock_network.outputs_of` does.
     """
     import tensorflow as tf
 
@@ -48,19 +48,12 @@ def write_saved_model(
 
     module = tf.Module()
     module.network = stock_network.build(trained.model, contents)
-    size = contents.image_size
 
     def classify_decoded(images: tf.Tensor) -> dict[str, tf.Tensor]:
         return stock_network.outputs_of(module.network, images)
 
     def classify_encoded(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        images = tf.map_fn(
-            lambda encoded: _preprocessed(encoded, contents),
-            image_bytes,
-            parallel_iterations=_PARALLEL_IMAGES,
-            fn_output_signature=tf.TensorSpec([size, size, 3]),
-        )
-        return classify_decoded(images)
+        return classify_decoded(_preprocessed(image_bytes, contents))
 
     encoded = tf.TensorSpec([None], tf.string, "image_bytes")
     decoded = stock_network.images_of(module.network)
@@ -78,10 +71,14 @@ def write_saved_model(
     file.write_text(contents.as_json(), encoding="utf-8")
 
 
-def _preprocessed(encoded: "tf.Tensor", contents: Contents) -> "tf.Tensor":
+def _preprocessed(image_bytes: "tf.Tensor", contents: Contents) -> "tf.Tensor":
+    """Returns the images in files, or fails and names those that aren't served."""
     import tensorflow as tf
 
+    from resnet.data import decoding
     from resnet.data.augmentation import preprocessing
+
+    none = tf.zeros([contents.image_size, contents.image_size, 3])
 
     def cropped(original: tf.Tensor) -> tf.Tensor:
         return preprocessing.eval_image(
@@ -92,14 +89,29 @@ def _preprocessed(encoded: "tf.Tensor", contents: Contents) -> "tf.Tensor":
             preprocessing.NOT_NORMALIZED,
         )
 
-    def decoded() -> tf.Tensor:
-        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
-        return tf.ensure_shape(image, [None, None, 3])
+    def read(index: tf.Tensor, encoded: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        problem = decoding.problem_of_file(encoded, contents.apply_exif_orientation)
+        image = tf.cond(
+            problem == "",
+            lambda: decoding.read_file(encoded, contents.image_format, cropped),
+            lambda: none,
+        )
+        return index, tf.ensure_shape(image, none.shape), problem
 
-    # Of a JPEG only the crop is decoded.
-    return tf.cond(
-        tf.io.is_jpeg(encoded), lambda: cropped(encoded), lambda: cropped(decoded())
-    )
+    count = tf.size(image_bytes, tf.int64)
+    files = tf.data.Dataset.from_tensor_slices(image_bytes).enumerate()
+    # An op that fails can't say on which image: those that are missing are damaged.
+    images = files.map(read, _PARALLEL_IMAGES, deterministic=True).ignore_errors()
+    end = tf.data.Dataset.from_tensors((count, none, ""))
+    batch = images.concatenate(end).batch(count + 1).get_single_element()
+    problems = tf.fill([count + 1], decoding.DAMAGED)
+    problems = tf.tensor_scatter_nd_update(problems, batch[0][:, tf.newaxis], batch[2])
+    bad = tf.where(problems != "")[:, 0]
+    numbers, reasons = tf.strings.as_string(bad), tf.gather(problems, bad)
+    sentences = tf.strings.join(["image ", numbers, " of the batch, from 0, ", reasons])
+    message = tf.strings.reduce_join(sentences, separator=". ")
+    with tf.control_dependencies([tf.debugging.Assert(tf.size(bad) == 0, [message])]):
+        return batch[1][:-1]
 
 
 def description_of_saved_model(path: Path) -> str | None:

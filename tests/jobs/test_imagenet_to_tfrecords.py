@@ -16,7 +16,7 @@ def test_a_raw_folder_becomes_records_that_tensorflow_reads(raw, tmp_path):
     assert "train: 18 images, 4 shards\n" in done.stdout
     assert "validation: 4 images, 1 shard\n" in done.stdout
     assert "re-encoded as RGB JPEG: 2 (1 CMYK JPEG, 1 PNG)\n" in done.stdout
-    assert "ignored files (not images): 1 (1 .txt)\n" in done.stdout
+    assert "ignored files: 1 (1 .txt)\n" in done.stdout
     assert (
         f"python resnet/resnet_main.py --recipe=imagenette --data_dir={records}"
         in done.stdout

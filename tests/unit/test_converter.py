@@ -190,12 +190,19 @@ def image_format(records: pathlib.Path) -> str:
 
 def test_lossless_images_are_stored_as_png_bit_for_bit(lossless, tmp_path):
     records = tmp_path / "records"
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for path in (lossless / "train" / "c0").iterdir():
+        with Image.open(path) as image:
+            image.save(path, exif=exif)
     done = convert_here(lossless, records, "--num_processes=1", "--train_shards=2")
     assert done.returncode == 0, done.stderr
     assert "re-encoded as RGB PNG: 3 (3 BMP)\n" in done.stdout
+    assert "not rotated or flipped as their EXIF data tells: 3 (--apply" in done.stdout
     assert image_format(records) == "png"
     source = manifest.load(str(records), "train").manifest.source
     assert source["image_format"] == "png"
+    assert source["ignored_exif_orientations"] == 3
     assert "jpeg_quality" not in source
     for split in ("train", "validation"):
         for example in read_examples(records, split):

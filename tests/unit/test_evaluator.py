@@ -394,6 +394,9 @@ def test_images_of_wrong_predictions_are_kept_the_most_certain_first(
     assert 3 < len(order) < NUM_EXAMPLES
     assert [image.example for image in images] == wrong.examples[order][:3].tolist()
     assert Image.open(io.BytesIO(images[0].jpeg)).size == (52, 40)
+    transparent = encode(Image.new("RGBA", (8, 8), (0, 0, 0, 0)), "PNG")
+    shown = Image.open(io.BytesIO(top_classes._small_jpeg(transparent)))
+    assert shown.getpixel((4, 4)) == (255, 255, 255)  # As the network sees it.
     # Ranks send only those of their own examples.
     for rows in (np.arange(2), np.arange(2, NUM_EXAMPLES)):
         top_classes.wrong_images(block.rows(rows), block, records, Rank(0, 2))

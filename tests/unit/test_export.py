@@ -243,6 +243,8 @@ def test_a_saved_model_reads_files_of_any_size_as_evaluation_does(exports, tmp_p
     found = signatures["serving_default"](image_bytes=encoded)["probabilities"]
     assert np.ptp(expected, 0).max() > 0.01  # Or it tells nothing.
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="image 1 of the batch"):
+        signatures["serving_default"](image_bytes=tf.constant([files[0][0], b"GIF89a"]))
 
 
 def test_a_network_is_exported_again_only_if_it_was_trained_again(

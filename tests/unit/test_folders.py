@@ -39,7 +39,14 @@ def test_class_folders_are_listed_by_class_and_name(tmp_path, monkeypatch):
 def test_hidden_files_are_passed_over_and_others_counted_by_kind(tmp_path):
     touch(tmp_path, "train/a/1.jpe", "train/a/2.JFIF", "train/a/3.tif", "train/a/4.TIF")
     touch(tmp_path, "train/a/.5.jpg", "train/.cache/6.jpg", "val/empty/.hidden")
-    touch(tmp_path, "train/a/b/7.jpg", "train/8.jpg", "train/README", "val/x.txt")
+    touch(
+        tmp_path,
+        "train/a/b/7.jpg",
+        "train/a/b/c/7.jpg",
+        "train/8.jpg",
+        "train/README",
+        "val/x.txt",
+    )
     touch(tmp_path, "val/a/9.jpg", "val/a/10.heic")
     source = folders.read(tmp_path)
     assert names(source.splits["train"]) == [("a", "1.jpe"), ("a", "2.JFIF")]
@@ -50,9 +57,28 @@ def test_hidden_files_are_passed_over_and_others_counted_by_kind(tmp_path):
         ".txt": 1,
         "file without an extension": 1,
         "folder in a class folder": 1,
+        "image in a folder in a class folder": 2,
         "image outside of the class folders": 1,
     }
-    assert source.num_ignored_files == 7
+    assert source.num_ignored_files == 9
+
+
+def test_a_class_name_is_the_same_in_either_form_of_unicode(tmp_path):
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    touch(tmp_path, f"train/{decomposed}/1.jpg", "train/b/2.jpg", "val/3.jpg")
+    (tmp_path / "synset_labels.txt").write_text(f"{decomposed}\n", encoding="utf-8")
+    source = folders.read(tmp_path)
+    assert source.class_names == ("b", composed)
+    assert names(source.splits["validation"]) == [(composed, "3.jpg")]
+    train = {image.path for image in source.splits["train"]}
+    assert str(tmp_path / "train" / decomposed / "1.jpg") in train
+    (tmp_path / "val" / "3.jpg").unlink()
+    touch(tmp_path, f"val/{composed}/4.jpg")
+    validation = folders.read(tmp_path).splits["validation"]
+    assert names(validation) == [(composed, "4.jpg")]
+    touch(tmp_path, f"train/{composed}/5.jpg")
+    with pytest.raises(UserError, match="the name 'café' is there twice"):
+        folders.read(tmp_path)
 
 
 def test_links_are_followed_and_broken_ones_refused(tmp_path):

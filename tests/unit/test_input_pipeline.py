@@ -162,14 +162,17 @@ def test_evaluation_crops_as_it_is_told_to(records, config, crop, last_row):
 
 def test_png_images_are_read_too_also_grey_ones(tmp_path, config, write_tiny_set):
     colour, grey = noise(32, 32), noise(32, 32)[..., 0]
-    originals = [encode(Image.fromarray(values), "PNG") for values in (colour, grey)]
-    write_tiny_set(tmp_path, originals, [0, 1], "abcd", [2])
+    transparent = np.dstack([colour, np.zeros_like(grey)])  # As others may store it.
+    images = (colour, grey, transparent)
+    originals = [encode(Image.fromarray(values), "PNG") for values in images]
+    write_tiny_set(tmp_path, originals, [0, 1, 2], "abcd", [3])
     records = dataclasses.replace(open_train(tmp_path), image_format="png")
-    expected = np.array([colour, np.stack([grey] * 3, -1)])
-    (trained,) = train(records, config, global_batch_size=2, train_steps=1)
-    (evaluated,) = evaluate(records, config, batch_size=2)
+    white = np.full_like(colour, 255)
+    expected = np.array([colour, np.stack([grey] * 3, -1), white])
+    (trained,) = train(records, config, global_batch_size=3, train_steps=1)
+    (evaluated,) = evaluate(records, config, batch_size=3)
     for batch in (trained, evaluated):
-        assert sorted(batch.labels) == [0, 1]
+        assert sorted(batch.labels) == [0, 1, 2]
         # A PNG is exact, and at its own size an image isn't resized; float32.
         values = pixels(batch.images)
         np.testing.assert_allclose(values, expected[batch.labels], rtol=0, atol=1e-3)

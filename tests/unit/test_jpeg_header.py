@@ -23,7 +23,7 @@ def test_a_header_says_what_the_image_is():
         sampling=((2, 2), (1, 1), (1, 1)),
         adobe_transform=None,
         is_sound=True,
-        has_exif=False,
+        exif=b"",
         scan_start=data.index(b"\xff\xda") + 14,  # Marker, length, 1 + 3 * 2 + 3.
     )
 
@@ -33,7 +33,7 @@ def test_a_header_says_what_the_image_is():
     [
         (jpeg(progressive=True), "process", jpeg_header.PROGRESSIVE),
         (jpeg("CMYK"), "adobe_transform", 0),
-        (jpeg(exif=b"Exif\0\0MM\0*\0\0\0\x08\0\0"), "has_exif", True),
+        (jpeg(exif=b"Exif\0\0MM\0*\0\0\0\x08"), "exif", b"MM\0*\0\0\0\x08"),
         (jpeg("CMYK"), "is_sound", True),
         # An EXIF segment may hold a small JPEG, which is passed over with it.
         (jpeg(exif=b"Exif\0\0" + jpeg("L")), "sampling", ((2, 2), (1, 1), (1, 1))),

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,19 @@ def test_images_that_cannot_be_read_are_named_and_the_others_predicted(
     assert len(lines) == 2
     assert "cat/7.jpg" in lines[0]
     assert max(map(len, [head, *lines])) <= 80
+
+
+def test_warnings_of_decoders_in_threads_are_not_shown(recwarn):
+    """A thread can restore the filters of the process while another one decodes."""
+
+    def of_file(path: str, *_: Any) -> bytes:
+        warnings.warn("Corrupt EXIF data", stacklevel=1)
+        return path.encode()
+
+    network = mock.Mock(preprocess=mock.Mock(of_file=of_file))
+    images = predict.read_images(["a", "b"], network, network, print)
+    assert images == [("a", b"a"), ("b", b"b")]
+    assert not recwarn.list
 
 
 def test_a_class_is_described_if_it_is_a_synset(run_with_ema, tmp_path, monkeypatch):

@@ -100,6 +100,27 @@ def test_evaluation_resizes_then_crops_or_the_other_way_round(
         np.testing.assert_allclose(pixels(image), expected, rtol=0, atol=SAME_PIXELS)
 
 
+def test_of_an_extremely_long_image_only_the_central_part_is_resized(monkeypatch):
+    sizes = []
+    resize = preprocessing._resize
+
+    def record(image, size, *more):
+        sizes.append(np.prod(size))
+        return resize(image, size, *more)
+
+    monkeypatch.setattr(preprocessing, "_resize", record)
+    strip = tf.constant(noise(2, 4000))
+    whole, part = (
+        [
+            evaluated(image, 14, 0.875, "resize_then_crop"),
+            *preprocessing.five_crops(image, 14, 0.875),
+        ]
+        for image in (strip, strip[:, 2000 - 32 : 2000 + 32])
+    )
+    np.testing.assert_array_equal(whole, part)
+    assert max(sizes) == 16 * 16 * 32
+
+
 def window_of(height: int, width: int, numbers: tf.Tensor) -> tuple[int, int, int, int]:
     """The one window that February 2018 tries: all of the image where it fails."""
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(

@@ -182,7 +182,7 @@ def test_shards_of_the_same_layout_that_took_each_others_place_are_found(
         ),
         (
             example(1, **{"image/encoded": encoded_image(1)[:-40]}),
-            "its image can't be decoded: ",
+            "its image can't be decoded as an image (JPEG, ",
         ),
         (
             example(1, **{"image/class/synset": b"another"}),

@@ -1,9 +1,9 @@
 """Crops, resizes and augments images, for training and for evaluation.
 
-An original image is the content of a JPEG file (string scalar) or already decoded
-(`[height, width, 3]` uint8). Both lead to the same result, except at the edges of crops
-(`crop`). Every random choice is a function of a seed that is passed in.
-The results are `[image_size, image_size, 3]` float32, normalized per channel.
+An original image is one of `decoding`: the content of a JPEG file or already decoded.
+Both lead to the same result, except at the edges of crops (`decoding.crop`). Every
+random choice is a function of a seed that is passed in. The results are `[image_size,
+image_size, 3]` float32, normalized per channel.
 
 Source: tensorflow/tpu, models/official/resnet/resnet_preprocessing.py, as of April 2018
 and, where it says so, as of February 2018.
@@ -19,6 +19,7 @@ from resnet.config.phases import MIN_OBJECT_COVERED, Phase
 from resnet.config.recipe import IMAGENET_MEAN, IMAGENET_STDDEV
 from resnet.data.augmentation import random_augment
 from resnet.data.augmentation.seeds import CUTOUT, FLIP, WINDOW, seed_for
+from resnet.data.decoding import crop, decoded, shape_of
 
 
 class Normalization(NamedTuple):
@@ -39,6 +40,8 @@ NOT_NORMALIZED = Normalization((0.0,) * 3, (1 / 255,) * 3)  # Values from 0 to 2
 
 UPRIGHT = False  # Not flipped.
 FALLBACK_CROP_FRACTION = 0.875  # 224 / 256.
+# Of a longer image the central part is resized: the whole could take gigabytes.
+MAX_ASPECT_RATIO = 32
 CUTOUT_FRACTION = 0.25  # As usual for CIFAR-10: 8 of 32 pixels.
 
 
@@ -157,6 +160,8 @@ def resize_with_stock_ops(
     )[0]
     flip = tf.convert_to_tensor(flip)
     resized = tf.cond(flip, lambda: tf.reverse(resized, [1]), lambda: resized)
+    if normalization == NOT_NORMALIZED:
+        return resized
     return (resized - _on_bytes(normalization.mean)) / _on_bytes(normalization.stddev)
 
 
@@ -305,7 +310,10 @@ def _scale(
     image: tf.Tensor, shorter_side: int, flip: tf.Tensor, normalization: Normalization
 ) -> tf.Tensor:
     """Returns the image, shorter side resized, optionally flipped; normalized."""
-    size = tf.cast(tf.shape(image)[:2], tf.float32)
+    length = tf.shape(image)[:2]
+    kept = tf.minimum(length, MAX_ASPECT_RATIO * tf.reduce_min(length))
+    image = crop(image, _centered(length, kept), kept)
+    size = tf.cast(kept, tf.float32)
     # Rounded down, as the source does.
     new_size = tf.cast(size / tf.reduce_min(size) * shorter_side, tf.int32)
     return _resize(image, new_size, flip, normalization)
@@ -324,32 +332,3 @@ def _cutout(image: tf.Tensor, side: int, seed: tf.Tensor) -> tf.Tensor:
     rows, columns = tf.unstack((positions >= begin) & (positions < begin + side))
     mask = rows[:, tf.newaxis, tf.newaxis] & columns[:, tf.newaxis]
     return tf.where(mask, 0.0, image)
-
-
-def shape_of(original: tf.Tensor) -> tf.Tensor:
-    """Returns height, width and channels, int32; of a JPEG, only the header is read."""
-    if original.dtype == tf.uint8:
-        return tf.shape(original)
-    return tf.image.extract_jpeg_shape(original)
-
-
-def decoded(original: tf.Tensor) -> tf.Tensor:
-    """Returns the whole image, `[height, width, 3]` uint8."""
-    if original.dtype == tf.uint8:
-        return original
-    return tf.io.decode_jpeg(original, channels=3)
-
-
-def crop(original: tf.Tensor, begin: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Returns a crop of the original image, decoded; uint8.
-
-    `begin` is its top and left position and `size` its height and width in pixels,
-    int32 `[2]`. Only the blocks of a JPEG that the crop touches are decoded. If the
-    JPEG has subsampled colours, the first and last column of the crop can differ
-    slightly from those of the decoded whole, because the decoder lacks the neighbouring
-    columns. The published runs used the same decoder.
-    """
-    if original.dtype == tf.uint8:
-        return tf.slice(original, tf.concat([begin, [0]], 0), tf.concat([size, [3]], 0))
-    window = tf.concat([begin, size], 0)
-    return tf.image.decode_and_crop_jpeg(original, window, channels=3)
