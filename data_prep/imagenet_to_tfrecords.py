@@ -35,7 +35,7 @@ from data_prep.records import indexing, manifest, verification
 from data_prep.sources import raw_data, tfds
 from data_prep.sources.image_list import Source
 from data_prep.worker_processes import Progress
-from resnet.base import cli
+from resnet.base import cli, limits
 from resnet.base.errors import UserError, naming_failures, print_to_pipe
 from resnet.base.settings import COUNT_OR_ZERO, setting
 
@@ -84,7 +84,7 @@ class Settings:
     @property
     def num_workers(self) -> int:
         """Number of worker processes."""
-        return self.num_processes or len(os.sched_getaffinity(0))
+        return self.num_processes or limits.usable_cpus()
 
 
 FLAGS: cli.Groups = (Settings, Options)

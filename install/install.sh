@@ -34,6 +34,8 @@ say() { echo "[venv] $*"; }
 cd "$ROOT"
 # shellcheck source-path=SCRIPTDIR source=lock.sh
 . install/lock.sh
+# shellcheck source-path=SCRIPTDIR source=pip_settings.sh
+. install/pip_settings.sh
 has_lock=1
 take_lock "$ROOT/.venv.lock" || has_lock=  # A second call at the same time waits here.
 if [ -e "$REPLACING" ]; then  # An earlier call was interrupted while it replaced .venv.
@@ -194,8 +196,8 @@ if [ -n "${PYTHONPATH:-}" ]; then
   say "note: PYTHONPATH is set ($PYTHONPATH); what lies there hides packages of .venv from Python."
 fi
 # pip would regard packages in these folders as installed.
-unset PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX
-export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PYTHONNOUSERSITE=1
+unset PYTHONPATH PYTHONHOME
+export PYTHONNOUSERSITE=1
 
 say "Python $version, $("${compiler[@]}" --version | head -n 1), ${MPICXX:-"MPICH of requirements.txt"}"
 
@@ -273,6 +275,7 @@ pip=("$TARGET/bin/python" -m pip -qq)
 
 install_packages() {
   local step=$SECONDS wheel
+  take_pip_sources "$TARGET/bin/python"
   say "packages from the locks ..."
   # The locks are complete, so pip need not resolve dependencies (and would fail on some: it
   # meets etils[epath] before the pinned etils). Packages that come as source are built with

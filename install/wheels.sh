@@ -13,6 +13,10 @@ folder=$(CDPATH='' cd "$2" && pwd)
 temporary=$(mktemp -d)
 trap 'rm -rf "$temporary"' EXIT
 
+# shellcheck source-path=SCRIPTDIR source=pip_settings.sh
+. "$HERE/pip_settings.sh"
+take_pip_sources "$python"
+
 download() {  # download [OPTION ...]: what locks name, checked by the hashes in them.
   "$python" -m pip download -qq --disable-pip-version-check --no-deps \
     --no-build-isolation --require-hashes -d "$folder" "$@"

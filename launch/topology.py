@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from resnet.base import json_file
+from resnet.base import json_file, limits
 from resnet.base.errors import UserError
 from resnet.hardware import cpu_features, physical_cores
 
@@ -200,10 +200,10 @@ def probe(root: Path = Path("/")) -> Topology:
 
     The folder `root` stands for `/`: that of this machine, or another's copy.
     """
-    status = _read(root / "proc/self/status")
+    status = limits.read(root / "proc/self/status")
     match = re.search(r"^Cpus_allowed_list:\s*(\S+)$", status, re.M)
     affinity = parse_cpu_list(match[1]) if match else []
-    online = parse_cpu_list(_read(root / _CPUS / "online")) or affinity or [0]
+    online = parse_cpu_list(limits.read(root / _CPUS / "online")) or affinity or [0]
     allowed = set(affinity or online) & set(_cpuset(root) or online)
     installed = _cores(root, online)
     features = cpu_features.flags(root / "proc/cpuinfo")
@@ -219,74 +219,33 @@ def probe(root: Path = Path("/")) -> Topology:
         instruction_sets=tuple(name for name in INSTRUCTION_SETS if name in features),
         interfaces=tuple(_interfaces(root)),
         cpu_model=cpu_features.model_name(root / "proc/cpuinfo"),
-        cpu_quota=_cpu_quota(root),
+        cpu_quota=limits.cpu_quota(root),
         source=OF_THIS_MACHINE if is_this_machine else f"read from {root}",
         hosts=(platform.node(),) if is_this_machine else (),
     )
 
 
-def _read(path: Path) -> str:
-    """Returns the stripped text of a file; empty if Linux refuses to read it."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
 def _number(path: Path, default: int) -> int:
-    text = _read(path)
+    text = limits.read(path)
     return int(text) if re.fullmatch(r"-?\d+", text) else default
 
 
 def _cpuset(root: Path) -> list[int]:
     """Returns the logical processors that a cgroup allows; none without a limit."""
-    for folder in _cgroups(root, "cpuset"):
+    for folder in limits.cgroups(root, "cpuset"):
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
-            if cpus := parse_cpu_list(_read(folder / name)):
+            if cpus := parse_cpu_list(limits.read(folder / name)):
                 return cpus
     return []
 
 
-def _cgroups(root: Path, controller: str) -> Iterator[Path]:
-    """Yields the folders of this process's cgroup and of those around it.
-
-    Version 2 has one tree of all controllers. A container may name paths outside it.
-    """
-    mount = root / "sys/fs/cgroup"
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        number, controllers, path = line.split(":", 2)
-        if number == "0" and not controllers:
-            top = mount
-        elif controller in controllers.split(","):
-            top = mount / controller
-        else:
-            continue
-        folder = top / path.lstrip("/")
-        for group in (folder, *folder.parents):
-            if group.is_dir():
-                yield group
-            if group == top:
-                break
-
-
-def _cpu_quota(root: Path) -> float:
-    """Returns the smallest limit of processor time, in processors; 0 for none."""
-    quotas = []
-    for folder in _cgroups(root, "cpu"):
-        words = _read(folder / "cpu.max").split()
-        if len(words) < 2:
-            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            words = [_read(folder / name) for name in names]
-        if all(word.isdigit() for word in words):  # Without a limit it is "max" or -1.
-            quotas.append(int(words[0]) / int(words[1]))
-    return min(quotas, default=0.0)
-
-
 def _memory_bytes(root: Path) -> int:
     """Returns the memory that this process may use, in bytes; 0 if it isn't known."""
-    match = re.search(r"^MemTotal:\s*(\d+) kB$", _read(root / "proc/meminfo"), re.M)
+    match = re.search(
+        r"^MemTotal:\s*(\d+) kB$", limits.read(root / "proc/meminfo"), re.M
+    )
     sizes = [1024 * int(match[1])] if match else []
-    for folder in _cgroups(root, "memory"):
+    for folder in limits.cgroups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             sizes.append(_number(folder / name, _NO_LIMIT))
     return min((size for size in sizes if size < _NO_LIMIT), default=0)
@@ -304,7 +263,7 @@ def _cores(root: Path, cpus: Sequence[int]) -> list[Core]:
 
 def _efficiency_cpus(root: Path) -> set[int]:
     """Returns the slower processors: Intel's device, or of less capacity on Arm."""
-    if atom := parse_cpu_list(_read(root / "sys/devices/cpu_atom/cpus")):
+    if atom := parse_cpu_list(limits.read(root / "sys/devices/cpu_atom/cpus")):
         return set(atom)
     capacities = {
         int(path.parent.name.removeprefix("cpu")): _number(path, 0)
@@ -318,10 +277,10 @@ def _interfaces(root: Path) -> Iterator[Interface]:
     """Yields the network devices: Ethernet, and InfiniBand or Omni-Path ports."""
     for folder in sorted((root / "sys/class/net").glob("*")):
         # The loopback, bridges and the like have no device.
-        if (folder / "device").exists() and _read(folder / "operstate") != "down":
+        if (folder / "device").exists() and limits.read(folder / "operstate") != "down":
             yield Interface(folder.name, max(_number(folder / "speed", 0), 0))
     for rate in sorted((root / "sys/class/infiniband").glob("*/ports/*/rate")):
-        match = re.match(r"([\d.]+) Gb/sec", _read(rate))
-        if match and "ACTIVE" in _read(rate.with_name("state")):
+        match = re.match(r"([\d.]+) Gb/sec", limits.read(rate))
+        if match and "ACTIVE" in limits.read(rate.with_name("state")):
             name = f"{rate.parents[2].name}:{rate.parent.name}"
             yield Interface(name, round(1000 * float(match[1])))

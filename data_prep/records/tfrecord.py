@@ -12,6 +12,8 @@ import struct
 
 import google_crc32c
 
+from resnet.base import regular_file
+
 HEADER_BYTES = 12  # Length of the data and the length's checksum.
 FOOTER_BYTES = 4  # The data's checksum.
 _HEADER = struct.Struct("<QI")
@@ -28,9 +30,10 @@ def frame_record(data: bytes) -> bytes:
 def read_at(path: str | os.PathLike[str], offset: int) -> memoryview:
     """Returns the data of the record at an offset of a file; checks both checksums.
 
-    Raises ValueError if one doesn't match or the record is truncated, and OSError.
+    Raises ValueError if one doesn't match or the record is truncated, and OSError, also
+    if the file is none, such as a named pipe.
     """
-    with open(path, "rb") as file:
+    with regular_file.open_regular(path) as file:
         file.seek(offset)
         header = file.read(HEADER_BYTES)
         length = record_length(header)

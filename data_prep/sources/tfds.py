@@ -10,6 +10,7 @@ from data_prep.records.layouts import Layout
 from data_prep.records.tf_example import Features
 from data_prep.sources import imagenet_labels
 from data_prep.sources.image_list import Entry, ImageList, Source
+from resnet.base import environment
 from resnet.base.errors import UserError
 
 _FILENAME_KEYS = ("file_name", "filename", "image/filename")  # Names used by data sets.
@@ -46,6 +47,7 @@ def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Sou
 
 def _prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Any:
     """Returns the builder of a data set after downloading and preparing it."""
+    environment.settle(os.environ, environment.changes(os.environ))
     import tensorflow_datasets as tfds  # Slow import, needed only here.
     from tensorflow_datasets.core.download import downloader
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 _PARTIAL_SUFFIX = ".partial"
+_NOT_FOR_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _LEFTOVER_NAME = re.compile(rf"\..+\.[0-9a-f]{{8}}{re.escape(_PARTIAL_SUFFIX)}")
 
 
@@ -60,9 +61,15 @@ def is_leftover(path: pathlib.Path) -> bool:
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
-    """Makes new and changed file names in a folder durable (fsync)."""
+    """Makes new and changed file names in a folder durable (fsync).
+
+    File systems without that for folders, such as CIFS and some of FUSE, say so.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NOT_FOR_FOLDERS:
+            raise
     finally:
         os.close(descriptor)

@@ -6,9 +6,12 @@ import itertools
 import os
 import pathlib
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
+
+from resnet.base import limits
 
 EXIT_CODE = 2  # Exit code of all programs for a mistake of the user.
 
@@ -54,21 +57,25 @@ def report_failed_imports() -> None:
 
 
 def describe_failed_import(error: BaseException) -> str:
-    """Returns the sentence about a failed import; empty if PYTHONPATH isn't the cause.
+    """Returns the sentence about a failed start; empty if the cause isn't known.
 
-    An error other than ImportError and SyntaxError counts only if it was raised at the
+    It is a limit of the system, or PYTHONPATH that makes an import fail. An error other
+    than ImportError and SyntaxError counts as an import's only if it was raised at the
     top level of a module, since functions may also be called after the imports.
     """
+    if limit := limits.describe_exhaustion(error):
+        return limit
     frames = traceback.extract_tb(error.__traceback__)
     is_at_top_level = bool(frames) and frames[-1].name == "<module>"
     if not is_at_top_level and not isinstance(error, ImportError | SyntaxError):
         return ""
     words = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     folders = map(os.path.realpath, filter(None, words))
-    files = [frame.filename for frame in frames if not _is_ours(frame.filename)]
+    files = [frame.filename for frame in frames]
     if isinstance(error, ImportError) and error.path:
         files.append(error.path)
-    for file, folder in itertools.product(reversed(files), folders):
+    others = [file for file in reversed(files) if not _is_ours(file)]
+    for file, folder in itertools.product(others, folders):
         if os.path.realpath(file).startswith(os.path.join(folder, "")):
             return (
                 f"{file} fails ({error}). It is imported since PYTHONPATH names"
@@ -78,9 +85,11 @@ def describe_failed_import(error: BaseException) -> str:
 
 
 def _is_ours(file: str) -> bool:
+    """Returns whether a file is of this project or of its environment."""
+    path = os.path.realpath(file)
     root = str(pathlib.Path(__file__).resolve().parents[2])
-    in_project = os.path.relpath(os.path.realpath(file), root).split(os.sep)
-    return in_project[0] not in (os.pardir, ".venv")
+    packages = os.path.realpath(sysconfig.get_path("purelib"))
+    return any(path.startswith(os.path.join(top, "")) for top in (root, packages))
 
 
 def _print(

@@ -4,6 +4,7 @@ When the graph that reads records fails, Python checks those of the failed batch
 one. The result is the message of the error, or what the next graph has to replace.
 """
 
+import errno
 import os
 from dataclasses import dataclass
 
@@ -20,8 +21,12 @@ from resnet.data.record_files import RecordFiles
 # allowed in addition, since the first examples can have more by chance.
 MAX_CORRUPT_FRACTION = 0.01
 MAX_CORRUPT = 10
-# Errors that remain until the user does something about the file.
-_LASTING_ERRORS = (FileNotFoundError, NotADirectoryError, PermissionError)
+# Errors that remain until the user does something about the file; so does EINVAL of a
+# named pipe.
+_LASTING_ERRORS = (
+    *(FileNotFoundError, PermissionError),
+    *(NotADirectoryError, IsADirectoryError),
+)
 
 
 @dataclass(frozen=True)
@@ -128,9 +133,9 @@ def describe_corruption(records: RecordFiles, example: int) -> str | None:
         decoding.decoded(original)
         return None
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
+        reason = error.strerror or os.strerror(error.errno or 0)
         message = f"the record file {path} can't be read ({reason});"
-        if isinstance(error, _LASTING_ERRORS):
+        if isinstance(error, _LASTING_ERRORS) or error.errno == errno.EINVAL:
             raise UserError(f"{message} put it back") from error
         raise RuntimeError(
             f"{message} check its disk or file server, and rerun the same command"

@@ -1,14 +1,8 @@
 """Collective operations on tensors inside the graph. The only importer of Horovod."""
 
 import importlib
-import os
 from collections.abc import Sequence
 from typing import Any
-
-# The size of the messages into which Horovod fuses gradients. A message of Horovod's
-# default size, 128 MiB, doesn't fit into the caches in which it is copied and summed,
-# and takes three times that memory.
-_FUSION_BYTES = 8 << 20
 
 
 class Collectives:
@@ -29,7 +23,6 @@ class Collectives:
 
     def start(self) -> None:
         """Starts Horovod, which imports TensorFlow; to be called on all ranks."""
-        os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(_FUSION_BYTES))
         self._horovod = importlib.import_module("horovod.tensorflow")
         self._horovod.init()
 

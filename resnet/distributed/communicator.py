@@ -377,7 +377,7 @@ def connect(process: ProcessInfo) -> Communicator:
 
 
 def _check_shared_memory(process: ProcessInfo) -> None:
-    """Refuses too small a /dev/shm, where the MPI library would die of SIGBUS.
+    """Refuses too small a /dev/shm or its files, of which the MPI library would die.
 
     Its size is checked, not its free space, so that a node's ranks come to one result.
     """
@@ -387,6 +387,14 @@ def _check_shared_memory(process: ProcessInfo) -> None:
         return
     size = memory.f_blocks * memory.f_frsize
     needed = process.num_local_ranks * _SHARED_MEMORY_BYTES
+    file_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if resource.RLIM_INFINITY != file_bytes < needed:
+        raise UserError(
+            f"a process must be allowed files of {needed / 2**20:.0f} MiB for the MPI"
+            f" messages of {process.num_local_ranks} rank(s) per node;"
+            f" {platform.node()} allows {file_bytes / 2**20:.1f} MiB (ulimit -f)."
+            " Raise that limit."
+        )
     if size < needed:
         raise UserError(
             f"/dev/shm must have at least {needed / 2**20:.0f} MiB for the MPI messages"

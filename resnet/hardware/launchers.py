@@ -99,3 +99,10 @@ LAUNCHERS = {
 UNKNOWN_LAUNCHERS = (
     *("PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "ALPS_APP_PE"),
 )
+
+# Likewise, with the most that they say of a process that is alone.
+MOST_OF_A_LONE_PROCESS = {
+    **dict.fromkeys(("HOROVOD_SIZE", "WORLD_SIZE", "FLUX_JOB_SIZE"), 1),
+    **dict.fromkeys(("JSM_NAMESPACE_SIZE", "TF_CONFIG"), 1),
+    **dict.fromkeys(("HOROVOD_RANK", "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK"), 0),
+}

@@ -4,21 +4,20 @@ These are set before TensorFlow is imported, because it reads them only once. Th
 this file uses the standard library only.
 """
 
+import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from resnet.base import environment as table
 from resnet.base.errors import UserError
-from resnet.hardware.launchers import LAUNCHERS, UNKNOWN_LAUNCHERS
-
-# TensorFlow's own allocator of tensors, which keeps their memory for later ones. malloc
-# returns large blocks to the kernel, and each step pays for their page faults again, in
-# a virtual machine a quarter of its time. The allocator's limit of 64 GB is lifted.
-TENSOR_ALLOCATOR = {
-    "TF_CPU_ALLOCATOR_USE_BFC": "1",
-    "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(2**24),
-}
+from resnet.hardware.launchers import (
+    LAUNCHERS,
+    MOST_OF_A_LONE_PROCESS,
+    UNKNOWN_LAUNCHERS,
+)
 
 
 @dataclass(frozen=True)
@@ -53,20 +52,35 @@ def find_process_info(environ: Mapping[str, str]) -> ProcessInfo:
             f"{unknown[0]} is set by a launcher that does not pass the rank on the"
             " node. Use mpirun of MPICH, Intel MPI or Open MPI, or srun."
         )
+    for name, most in MOST_OF_A_LONE_PROCESS.items():
+        value = environ.get(name, "")
+        if name == "TF_CONFIG":  # JSON with the host:port of each process.
+            value = str(len(re.findall(r':\d+"', value)))
+        if value.isdigit() and int(value) > most:
+            raise UserError(
+                f"{name} is of a launcher that this program doesn't know, with several"
+                f" processes ({value}): each would train alone. Start the ranks by srun"
+                f" or mpirun, as mpirun -np 2 python ..., or unset {name} for one."
+            )
     return ProcessInfo()
 
 
 def choose_threads(
-    cores: Sequence[tuple[int, ...]], num_intra_threads: int, num_inter_threads: int
+    cores: Sequence[tuple[int, ...]],
+    num_intra_threads: int,
+    num_inter_threads: int,
+    cpu_quota: float = 0.0,
 ) -> Threads:
     """Returns the threads of a rank that has these physical cores.
 
-    0 threads per op are one per core; 0 concurrent ops are one.
+    0 threads per op are one per core, but no more than `cpu_quota`, the processors
+    whose time the rank may use, 0 for no limit; 0 concurrent ops are one.
     """
     has_free_core = 0 < num_intra_threads < len(cores)
+    allowed = min(len(cores), math.ceil(cpu_quota) or len(cores))
     return Threads(
         cpus=tuple(cpu for core in cores for cpu in core),
-        num_intra_threads=num_intra_threads or len(cores),
+        num_intra_threads=num_intra_threads or allowed,
         num_inter_threads=num_inter_threads or 1,
         communication_cpu=cores[-1][0] if has_free_core else None,
     )
@@ -78,39 +92,33 @@ def environment(
     amx_is_hidden: bool,
     environ: Mapping[str, str],
     num_local_ranks: int = 1,
-) -> dict[str, str]:
-    """Returns the environment variables to set before TensorFlow is imported.
+) -> dict[str, str | None]:
+    """Returns what to change in the environment before TensorFlow is imported.
 
-    Variables that the user has set in `environ` keep their values, except the numbers
-    of TensorFlow's threads, which have flags. OpenMP threads spin for `kmp_blocktime`
-    ms before they sleep.
+    It is that of `environment.TABLE` for a rank; None removes a variable. OpenMP
+    threads spin for `kmp_blocktime` ms before they sleep.
     """
-    defaults = {
-        "OMP_NUM_THREADS": str(threads.num_intra_threads),
-        "KMP_AFFINITY": "granularity=fine,compact,1,0",
-        "KMP_BLOCKTIME": str(kmp_blocktime),
-        "KMP_SETTINGS": "0",
-        "TF_CPP_MIN_LOG_LEVEL": "2",  # Errors only; else each rank prints notes.
-        "CUDA_VISIBLE_DEVICES": "-1",  # Without it, TensorFlow warns of missing GPUs.
-        **TENSOR_ALLOCATOR,
+    numbers: dict[str, object] = {
+        "num_intra_threads": threads.num_intra_threads,
+        "num_inter_threads": threads.num_inter_threads,
+        "kmp_blocktime": kmp_blocktime,
     }
     if amx_is_hidden:
-        defaults["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
+        numbers["max_cpu_isa"] = "AVX512_CORE_BF16"
     if threads.communication_cpu is not None:
         # Horovod reads a processor for each rank of the node, and takes its own.
         cpus = [str(threads.communication_cpu)] * num_local_ranks
-        defaults["HOROVOD_THREAD_AFFINITY"] = ",".join(cpus)
-    return {
-        **{name: environ.get(name, value) for name, value in defaults.items()},
-        "TF_NUM_INTRAOP_THREADS": str(threads.num_intra_threads),
-        "TF_NUM_INTEROP_THREADS": str(threads.num_inter_threads),
-    }
+        numbers["horovod_cpus"] = ",".join(cpus)
+    return table.changes(environ, numbers)
 
 
-def apply(threads: Threads, variables: Mapping[str, str]) -> None:
-    """Binds this process to its processors and sets its environment."""
+def apply(threads: Threads, changed: Mapping[str, str | None]) -> str:
+    """Binds this process to its processors, and settles its environment.
+
+    Returns a warning of what is ignored; empty if nothing is.
+    """
     os.sched_setaffinity(0, threads.cpus)
-    os.environ.update(variables)
+    return table.settle(os.environ, changed)
 
 
 def openmp_is_loaded(maps: Path = Path("/proc/self/maps")) -> bool:

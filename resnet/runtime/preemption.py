@@ -8,8 +8,9 @@ import stat
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from resnet.watchdog import proc
 
@@ -17,7 +18,7 @@ from resnet.watchdog import proc
 REQUEUE_EXIT_CODE = 75
 # The terminal sends SIGINT to all processes, and the launcher forwards its own too.
 _SAME_KEYSTROKE_SECONDS = 1.0
-_POLL_SECONDS = 0.25  # How often a thread looks for the launcher's death.
+_POLL_SECONDS = 0.25  # How often a thread looks for the launcher's death or a stop.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
 
@@ -143,6 +144,24 @@ class StopSignals:
                 if self._wrapper is not None and os.getppid() == self._wrapper:
                     # A second one kills the launcher.
                     proc.send_signal_at_parents_end(signal.SIGKILL, self._wrapper)
+
+
+def call_until_stopped(
+    function: Callable[[], Any], signals: "SeenSignals | None"
+) -> Any:
+    """Returns what a function returns inside which no handler of a signal is called.
+
+    It runs in a thread of its own. At a stop request that goes on, so that the process
+    has to end at once (`program.require_exit_at_once`).
+
+    Raises:
+        Preempted: If a stop is requested before the function returns.
+    """
+    future = ThreadPoolExecutor(1).submit(function)
+    while not wait([future], _POLL_SECONDS).done:
+        if stop_requested(signals):
+            raise Preempted("stopped before the training began")
+    return future.result()
 
 
 class SeenSignals(Protocol):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from absl import logging
 
-from resnet.base import errors
+from resnet.base import errors, limits
 from resnet.base.errors import EXIT_CODE, UserError, escape_unprintable
 from resnet.distributed import communicator as distributed
 from resnet.distributed.communicator import Communicator
@@ -35,6 +35,9 @@ def run(main: Main, argv: Sequence[str]) -> int:
     """
     try:
         process = placement.find_process_info(os.environ)
+        ranks = process.num_local_ranks, process.local_rank
+        if shortage := limits.describe_shortage(*ranks):
+            raise UserError(shortage)
         communicator = distributed.connect(process)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

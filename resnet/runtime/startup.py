@@ -12,7 +12,6 @@ import dataclasses
 import importlib
 import os
 import re
-import resource
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from data_prep.records.manifest import RecordSet
+from resnet.base import environment, limits
+from resnet.base.errors import UserError
 from resnet.config.command_line import JobSettings
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
@@ -32,12 +33,17 @@ from resnet.watchdog import scratch_dir
 if TYPE_CHECKING:  # It imports TensorFlow.
     from resnet.data.record_files import ExampleShard
 
-OPEN_FILES = 16_384
 _STARTUP_NOTE = re.compile("^I0000|^WARNING: All log messages before|cuInit")
 
 # Keras imports them where they are installed, for wrappers and plots of its own, which
 # takes a third of the time and an eighth of the memory of importing TensorFlow.
 _UNUSED_BY_KERAS = ("matplotlib", "sklearn")
+_KERAS_DEFAULTS = {
+    "backend": "tensorflow",
+    "floatx": "float32",
+    "epsilon": 1e-7,
+    "image_data_format": "channels_last",
+}
 
 
 def join_job(
@@ -50,10 +56,13 @@ def join_job(
     """Starts the watchdog, and checks that all ranks run the same installation.
 
     Raises:
-        AgreedError: On all ranks, if the installations differ.
+        AgreedError: On all ranks, if the installations differ, or one is hidden.
     """
     communicator.start_watchdog(process, stall_seconds, model_dir, outlives_launcher)
-    for what, value in versions.describe().items():
+    with communicator.collective_errors():
+        versions.check_origins()
+    shared = {"Horovod variables": environment.of_all_ranks(os.environ)}
+    for what, value in {**versions.describe(), **shared}.items():
         communicator.assert_equal_across_ranks(what, value)
 
 
@@ -117,18 +126,23 @@ def settle_placement(
     if len(of_ranks) != process.num_local_ranks:  # Simulated hosts on one machine.
         of_ranks = [own] * process.num_local_ranks
     cores, _ = own
+    cpu_quota = limits.cpu_quota()
     if not shares_cores:
         dividing = [cores for cores, shares in of_ranks if not shares]
+        cpu_quota /= len(dividing)
         index = sum(not shares for _, shares in of_ranks[: process.local_rank])
         cores = physical_cores.of_rank(index, dividing)
     threads = placement.choose_threads(
-        cores, settings.num_intra_threads, settings.num_inter_threads
+        cores, settings.num_intra_threads, settings.num_inter_threads, cpu_quota
     )
     hidden = cpu_features.amx_is_hidden(cpu_features.flags())
     variables = placement.environment(
         threads, settings.kmp_blocktime, hidden, os.environ, num_on_machine
     )
-    placement.apply(threads, variables)
+    if ignored := placement.apply(threads, variables):
+        logging.warning("%s", ignored)
+    if 0 < cpu_quota < len(cores):
+        logging.info("a cgroup allows this rank the time of %g processors", cpu_quota)
     num_usable_cores = len({core for cores, _ in of_ranks for core in cores})
     _log_placement(process, threads, len(cores), num_usable_cores)
     if hidden:
@@ -168,17 +182,6 @@ def _log_placement(
         )
 
 
-def allow_open_files() -> None:
-    """Raises the limit of open files to the hard limit, and to 16,384 at most.
-
-    A thousand record files stay open while they are read; the usual limit is 1,024.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
 @contextlib.contextmanager
 def _hidden(packages: Sequence[str]) -> Iterator[None]:
     """Makes the import of packages fail inside the block, unless they are loaded."""
@@ -196,7 +199,7 @@ def start_tensorflow(communicator: Communicator) -> None:
 
     From then on the temporary files of this process are in its `scratch_dir`.
     """
-    allow_open_files()
+    limits.allow_open_files()
     scratch_dir.make()
     import_tensorflow()
     communicator.start_horovod()
@@ -212,11 +215,20 @@ def import_tensorflow() -> None:
     """Imports TensorFlow without its notes.
 
     TensorFlow 2.21 prints them on each rank, at any TF_CPP_MIN_LOG_LEVEL. Warnings and
-    errors are passed on, except the one about a missing GPU. Also outside ranks,
-    TensorFlow's own allocator allocates tensors.
+    errors are passed on, except the one about a missing GPU. Also outside ranks, the
+    environment is that of `environment.TABLE`.
+
+    Raises:
+        UserError: If another installation hides this one, a limit is too low, or Keras
+            was imported before with other settings.
     """
-    for name, value in placement.TENSOR_ALLOCATOR.items():
-        os.environ.setdefault(name, value)
+    if "tensorflow" not in sys.modules:
+        versions.check_origins()
+        if shortage := limits.describe_shortage():
+            raise UserError(shortage)
+        changed = environment.changes(os.environ)
+        if ignored := environment.settle(os.environ, changed):
+            logging.warning("%s", ignored)
     sys.stderr.flush()
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as notes:
@@ -232,6 +244,18 @@ def import_tensorflow() -> None:
             for line in notes.read().decode(errors="replace").splitlines():
                 if not _STARTUP_NOTE.search(line):
                     print(line, file=sys.stderr)
+    _check_keras()
+
+
+def _check_keras() -> None:
+    """Refuses other defaults of Keras: networks would silently be other ones."""
+    config = importlib.import_module("keras").config
+    for name, value in _KERAS_DEFAULTS.items():
+        if (other := getattr(config, name)()) != value:
+            raise UserError(
+                f"Keras must have {name} {value}; it has {other}, since it was imported"
+                f" before. Import resnet first, or call keras.config.set_{name}."
+            )
 
 
 def open_shards(

@@ -1,9 +1,14 @@
-"""The versions of the installed software, which must be the same on all ranks."""
+"""The installed software: its versions, and where Python imports it from."""
 
 import hashlib
 import importlib.metadata
+import os
 import platform
+import sysconfig
+from importlib.machinery import PathFinder
 from pathlib import Path
+
+from resnet.base.errors import UserError
 
 PACKAGES = ("tensorflow", "keras", "numpy", "horovod", "mpi4py")
 COMPILED_OPS = Path(__file__).parents[1] / "native" / "libresnet_ops.so"
@@ -23,6 +28,25 @@ def describe() -> dict[str, str]:
         "compiled ops (SHA-256)": digest,
         "code of this project (SHA-256)": code_digest(Path(__file__).parents[2])[:16],
     }
+
+
+def check_origins() -> None:
+    """Refuses packages that PYTHONPATH, or a home's own packages, hide.
+
+    Raises:
+        UserError: If a package would be another one than that of the environment.
+    """
+    folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    for name in PACKAGES:
+        used, own = PathFinder.find_spec(name), PathFinder.find_spec(name, folders)
+        if used is None or own is None or used.origin is None or own.origin is None:
+            continue
+        if os.path.realpath(used.origin) != os.path.realpath(own.origin):
+            raise UserError(
+                f"{name} would be imported from {Path(used.origin).parents[1]}, which"
+                f" hides that of the environment, in {folders[0]}. Unset PYTHONPATH, or"
+                " set PYTHONNOUSERSITE=1 if it is a folder in your home."
+            )
 
 
 def code_digest(root: Path) -> str:

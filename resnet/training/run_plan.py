@@ -1,7 +1,6 @@
 """What a run would do, told before it starts, and what it reads."""
 
 import dataclasses
-import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -59,7 +58,6 @@ def print_plan(
 
 def _describe_exchange(config: Config, num_ranks: int) -> str:
     """Returns what each rank sends of its gradients. Imports TensorFlow."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     startup.import_tensorflow()
     from resnet.optim.train_state import build_model
 

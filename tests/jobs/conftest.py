@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,11 @@ def run_ranks() -> Iterator[Job]:
     earlier = shared_memory.all_names()
 
     def run(
-        num_ranks: int, program: str | Path, *arguments: str, cwd: Path = REPOSITORY
+        num_ranks: int,
+        program: str | Path,
+        *arguments: str,
+        cwd: Path = REPOSITORY,
+        environment: Mapping[str, str] = types.MappingProxyType({}),
     ) -> subprocess.CompletedProcess:
         is_alone = num_ranks == 1 and ":" not in arguments
         launcher = [] if is_alone else [str(MPIRUN), "-np", str(num_ranks)]
@@ -52,6 +57,7 @@ def run_ranks() -> Iterator[Job]:
                 **os.environ,
                 "PYTHONPATH": str(REPOSITORY),
                 "HWLOC_XMLFILE": "/nonexistent",  # So that Hydra leaves no file.
+                **environment,
             },
             capture_output=True,
             text=True,

@@ -14,8 +14,14 @@ pytestmark = pytest.mark.multiprocess
 
 
 def test_one_worker_trains_as_one_synchronous_rank(run_ranks, records, tmp_path):
+    """Also with a proxy and a keras.json: it would hang, with other numbers."""
     flags = (*main_run.FLAGS, f"--data_dir={records}")
     trained = {}
+    (tmp_path / "keras.json").write_text('{"floatx": "float16", "epsilon": 0.1}')
+    hostile = {
+        "KERAS_HOME": str(tmp_path),
+        **dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9"),
+    }
 
     def train(mode: str) -> subprocess.CompletedProcess[str]:
         return run_ranks(
@@ -25,6 +31,7 @@ def test_one_worker_trains_as_one_synchronous_rank(run_ranks, records, tmp_path)
             f"--sync_mode={mode}",
             f"--model_dir={tmp_path / mode}",
             f"--export_dir={tmp_path / 'exports' / mode}",
+            environment={"bsp": {}, "async": hostile}[mode],
         )
 
     modes = ("bsp", "async")

@@ -21,6 +21,9 @@ from tests.jobs.conftest import MPIRUN, REPOSITORY, TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.multiprocess
 
+# Libraries that this Horovod is not built with: it would crash.
+_OF_HOROVOD = ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS")
+
 
 class Watch:
     """A watching evaluation on 2 ranks, and what it has printed."""
@@ -109,6 +112,7 @@ def jobs(run_ranks, records, watch, tmp_path_factory) -> Jobs:
         f"--model_dir={folder / 'model'}",
         f"--export_dir={export_dir}",
         cwd=folder,
+        environment=dict.fromkeys(_OF_HOROVOD, "gloo"),
     )
     assert training.returncode == 0, training.stderr
     assert watching.end() == 0, watching.printed("err")
@@ -118,6 +122,7 @@ def jobs(run_ranks, records, watch, tmp_path_factory) -> Jobs:
 def test_the_training_says_what_it_does_once(jobs):
     printed = jobs.training.stderr
     assert "2 rank(s), 2 on this node" in printed
+    assert printed.count(f"without effect here: {', '.join(_OF_HOROVOD)} of") == 1
     assert printed.count("have no effect in this TensorFlow") == 1
     assert printed.count("Training for 6 steps (1.50 epochs in total)") == 1
     lines = re.findall(r"^step \d+/6 .* loss .* lr .* images/s .* left$", printed, re.M)

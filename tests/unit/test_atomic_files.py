@@ -1,5 +1,6 @@
 import errno
 import os
+import stat
 
 import pytest
 
@@ -41,6 +42,22 @@ def test_a_write_that_fails_names_its_file(tmp_path):
     with pytest.raises(OSError, match=r"No space left on device: '.*/file'"):
         write_to_full_disk()
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("missing", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS])
+def test_only_folders_may_lack_fsync(monkeypatch, tmp_path, missing):
+    def fsync(descriptor: int) -> None:
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        if error := errors["folder" if is_folder else "file"]:
+            raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    errors = {"file": 0, "folder": missing}
+    atomic_files.atomic_write_bytes(tmp_path / "file", b"content")
+    for refused in ({"file": missing}, {"file": 0, "folder": errno.EIO}):
+        errors.update(refused)
+        with pytest.raises(OSError, match="Errno"):
+            atomic_files.atomic_write_bytes(tmp_path / "file", b"content")
 
 
 @pytest.mark.parametrize("path", [".", "/", ""])

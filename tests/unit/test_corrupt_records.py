@@ -104,6 +104,13 @@ def test_a_file_that_cannot_be_read_now_is_no_mistake_of_the_user(records, monke
     assert f"{path} can't be read (Input/output error)" in str(caught.value)
 
 
+def test_a_named_pipe_in_place_of_a_record_file_is_refused_at_once(records, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    paths = [str(tmp_path / "pipe")] * len(records.paths)
+    with pytest.raises(UserError, match=r"can't be read \(not a regular file\)"):
+        describe_corruption(dataclasses.replace(records, paths=tuple(paths)), 7)
+
+
 def corrupted(records: RecordFiles, numbers: set[int], put_record) -> RecordFiles:
     for number in numbers:
         records = put_record(records, number, FLIPPED)

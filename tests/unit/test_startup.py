@@ -7,6 +7,7 @@ import sys
 import pytest
 from absl import logging as absl_logging
 
+from resnet.base import limits
 from resnet.config.command_line import JobSettings
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import host_warnings, startup, versions
@@ -24,10 +25,10 @@ def limit():
 def test_a_thousand_record_files_may_stay_open(limit):
     _, hard = limit
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-    most = startup.OPEN_FILES
+    most = limits.OPEN_FILES
     expected = most if hard == resource.RLIM_INFINITY else min(hard, most)
     for _ in range(2):
-        startup.allow_open_files()
+        limits.allow_open_files()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (expected, hard)
 
 
@@ -69,7 +70,7 @@ def test_ranks_that_compute_divide_the_cores(
 ):
     cores = [(0, 4), (1, 5), (2, 6), (3, 7)]  # With two threads each.
     monkeypatch.setattr(startup.physical_cores, "group_by_core", lambda cpus: cores)
-    monkeypatch.setattr(startup.placement, "apply", lambda threads, variables: None)
+    monkeypatch.setattr(startup.placement, "apply", lambda threads, variables: "")
     process = ProcessInfo(local_rank, len(share_cores), local_rank, len(share_cores))
     threads = startup.settle_placement(
         process, Node(share_cores), JobSettings(), share_cores[local_rank]

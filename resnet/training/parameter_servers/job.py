@@ -4,6 +4,7 @@ It imports TensorFlow on rank 0 only, when the cores of all ranks are settled.
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Sequence
 
@@ -17,7 +18,7 @@ from resnet.distributed.communicator import (
     Communicator,
 )
 from resnet.hardware.placement import ProcessInfo, Threads
-from resnet.runtime import program, startup
+from resnet.runtime import preemption, program, startup
 from resnet.runtime.job import Job, PreparedRun, Run
 from resnet.runtime.preemption import Preempted, StopSignals
 from resnet.training.parameter_servers import roles, serving
@@ -137,5 +138,7 @@ def _coordinate(
     shards = startup.open_shards(prepared.record_set, of_rank_0, job.communicator)
     save_settings(config, workers.num_workers, job.communicator)
     run = Run(config, shards["train"], shards.get("validation"), prepared.lock)
-    training = AsyncTraining(run, job, cluster.connect(endpoints), workers)
+    connect = functools.partial(cluster.connect, endpoints)
+    coordinator = preemption.call_until_stopped(connect, job.signals)
+    training = AsyncTraining(run, job, coordinator, workers)
     return config, training.run()

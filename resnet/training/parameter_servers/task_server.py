@@ -30,7 +30,6 @@ def main() -> None:
     parser.add_argument("--num_inter_threads", type=int, required=True)
     arguments = parser.parse_args()
     proc.send_signal_at_parents_end(signal.SIGKILL, arguments.parent)
-    startup.allow_open_files()
     startup.import_tensorflow()
     import tensorflow as tf
 
