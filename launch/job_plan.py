@@ -142,7 +142,7 @@ class JobPlan:
     run: Derived | None  # The numbers of a training.
     changes: tuple[str, ...]  # How it differs from the recipe.
     program: tuple[str, ...]  # Its words, with `DATA_DIR` and such in them.
-    environment: dict[str, str]  # That all ranks set to the same, before TensorFlow.
+    environment: dict[str, str | None]  # That all ranks set to the same.
     reasons: tuple[str, ...]  # Why the plan is so, in sentences.
     warnings: tuple[str, ...]  # What may be wrong or slow, in sentences.
 

@@ -17,8 +17,7 @@ _LEAST = (
     (resource.RLIMIT_NOFILE, 64, "open files (ulimit -Hn)"),
     (resource.RLIMIT_AS, 4 << 30, "bytes of addresses (ulimit -v)"),
 )
-# Of TensorFlow, MPI, Horovod and the watchdog.
-_THREADS_OF_RANK, _THREADS_OF_CORE = 24, 3
+_THREADS_OF_CORE = 3
 _FORKING = ("fork_rank", "_execute_child")  # The latter is that of `subprocess`.
 
 
@@ -82,10 +81,13 @@ def allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def describe_shortage(num_local_ranks: int = 1, local_rank: int = 0) -> str:
+def describe_shortage(
+    num_local_ranks: int = 1, local_rank: int = 0, num_threads: int = 24
+) -> str:
     """Returns which limit is too low for a rank, as a sentence; empty if none is.
 
-    The first rank of a node looks whether the threads of all of them may be started.
+    The first rank of a node looks whether the threads of all of them may be started,
+    `num_threads` each (of TensorFlow, MPI, Horovod and the watchdog) and some per core.
     """
     allow_open_files()
     for kind, least, what in _LEAST:
@@ -95,10 +97,10 @@ def describe_shortage(num_local_ranks: int = 1, local_rank: int = 0) -> str:
                 f"a process must be allowed {least:,} {what}; this one is allowed"
                 f" {allowed:,}. Raise that limit."
             )
-    num_threads = num_local_ranks * _THREADS_OF_RANK + _THREADS_OF_CORE * usable_cpus()
+    num_all = num_local_ranks * num_threads + _THREADS_OF_CORE * usable_cpus()
     may_end, started = threading.Event(), list[threading.Thread]()
     try:
-        for _ in range(num_threads if local_rank == 0 else 0):
+        for _ in range(num_all if local_rank == 0 else 0):
             thread = threading.Thread(target=may_end.wait)
             thread.start()
             started.append(thread)

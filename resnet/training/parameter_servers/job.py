@@ -8,6 +8,7 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 
+from resnet.base import limits
 from resnet.base.errors import UserError
 from resnet.config import explain
 from resnet.config.config import Config
@@ -29,6 +30,8 @@ from resnet.training.parameter_servers.roles import (
     Role,
     Workers,
 )
+
+_THREADS = 128  # Of a TensorFlow server, most of them of gRPC.
 
 
 class JobSignals:
@@ -62,6 +65,10 @@ def train(
     Raises:
         AgreedError, AgreedFailure, Preempted: On all ranks, as rank 0 raises it.
     """
+    with communicator.collective_errors():
+        ranks = process.num_local_ranks, process.local_rank
+        if shortage := limits.describe_shortage(*ranks, _THREADS):
+            raise UserError(shortage)
     role = roles.of_rank(communicator.rank, prepared.config.num_ps)
     if role.job == COORDINATOR:
         # A lost worker isn't an error: its rank tells of it in a sentence.
