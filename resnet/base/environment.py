@@ -39,6 +39,7 @@ DEFAULTS = {
 KEPT = (
     *("TF_CPP_*", "ONEDNN_VERBOSE*", "DNNL_VERBOSE*", "GRPC_VERBOSITY", "GRPC_TRACE"),
     *("HOROVOD_LOG_*", "HOROVOD_TIMELINE*", "HOROVOD_CYCLE_TIME"),
+    *("GRPC_DEFAULT_SSL_ROOTS_*", "TF_CLI_*", "TF_VAR_*"),  # Of downloads, Terraform.
 )
 # All others of these libraries.
 REMOVED = ("KERAS_*", "TF_*", "XLA_*", "ONEDNN_*", "DNNL_*", "HOROVOD_*", "GRPC_*")
