@@ -136,7 +136,8 @@ class CheckpointEvaluation:
             name = what.file_name
             if config.eval_views != "center":  # Another evaluation, of its own file.
                 name += f"-{config.eval_views}"
-            path = prediction_file.write(self._model_dir, name, predictions)
+            with communicator.writing("the predictions"):
+                path = prediction_file.write(self._model_dir, name, predictions)
             logging.info("The predictions are in %s", path)
 
     def _new_top(self) -> TopClasses | None:

@@ -3,7 +3,6 @@
 import dataclasses
 import platform
 import time
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from resnet.config import phases, rounds
 from resnet.config.config import Config
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.optim.train_state import TrainState, averaged_over_ranks, flatten
-from resnet.runtime import versions
+from resnet.runtime import divergence, versions
 from resnet.runtime.run_lock import RunLock
 
 
@@ -168,7 +167,7 @@ def check_weights(
 
     The ranks exchange a digest of their trainable variables: the CRC-32C of all bytes,
     which is computed as fast as memory is read. Raises AgreedFailure, on all ranks,
-    which names the ranks whose weights differ from those of most ranks.
+    which names the ranks that differ (`divergence.check_equal`).
     """
     digest, is_finite = 0, True
     for variable in state.trainable_variables:
@@ -183,18 +182,5 @@ def check_weights(
             f"the weights after step {state.step} are not finite: the training has"
             " diverged. Lower --peak_learning_rate or lengthen the warmup."
         )
-    digests = [digest for digest, _, _ in reports]
-    # If two digests are equally frequent, rank 0's is taken as the right one.
-    counts = Counter(digests)
-    usual = max(counts, key=lambda value: (counts[value], value == digests[0]))
-    drifted = [
-        f"rank {rank} on {host}"
-        for rank, (digest, _, host) in enumerate(reports)
-        if digest != usual
-    ]
-    if drifted:
-        raise AgreedFailure(
-            f"the weights after step {state.step} must be the same on all ranks;"
-            f" {', '.join(drifted)} differs from the others. Memory or the network of"
-            " that host may be faulty: start again without it."
-        )
+    digests, _, hosts = zip(*reports, strict=True)
+    divergence.check_equal(f"the weights after step {state.step}", digests, hosts)

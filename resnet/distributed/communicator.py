@@ -23,7 +23,7 @@ import numpy as np
 from resnet.base.errors import UserError
 from resnet.distributed.collectives import Collectives
 from resnet.hardware.placement import ProcessInfo
-from resnet.watchdog import client
+from resnet.watchdog import client, connections
 from resnet.watchdog.client import WatchdogClient
 
 # Time for the launcher to forward what was printed, which it may drop at an abort.
@@ -82,7 +82,10 @@ class Communicator:
         )
         endpoint = None
         if self.rank == 0:
-            endpoint = platform.node(), client.own_addresses(), self._watchdog.port
+            addresses = client.own_addresses()
+            if process.has_all_ranks_on_node:
+                addresses = [connections.LOOPBACK]
+            endpoint = platform.node(), addresses, self._watchdog.port
         host, addresses, port = self.broadcast(endpoint)
         if self.rank != 0:
             self._watchdog.connect(host, addresses, port)
@@ -100,6 +103,12 @@ class Communicator:
         """Reports to the watchdog what this rank does now (`WatchdogClient`)."""
         if self._watchdog is not None:
             self._watchdog.report_status(status, is_timed, waits_for_others)
+
+    def writing(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Reports that this rank writes to a disk, which may hang, inside the block."""
+        if self._watchdog is None:
+            return contextlib.nullcontext()
+        return self._watchdog.writing(what)
 
     def lift_time_limit(self) -> None:
         """Reports that what this rank does now may take longer than the stall time."""
@@ -358,6 +367,8 @@ def connect(process: ProcessInfo) -> Communicator:
     _check_shared_memory(process)
     # UCX, when it is loaded, would take SIGHUP for itself: a signal to start debugging.
     os.environ.setdefault("UCX_DEBUG_SIGNO", "0")
+    if process.has_all_ranks_on_node:  # It listens on these interfaces.
+        os.environ.setdefault("UCX_NET_DEVICES", "lo")
     mpi = importlib.import_module("mpi4py.MPI")
     rank, num_ranks = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
     if (rank, num_ranks) != (process.rank, process.num_ranks):

@@ -29,6 +29,11 @@ class ProcessInfo:
     local_rank: int = 0
     num_local_ranks: int = 1
 
+    @property
+    def has_all_ranks_on_node(self) -> bool:
+        """Whether the job is on this node alone."""
+        return self.num_local_ranks == self.num_ranks
+
 
 @dataclass(frozen=True)
 class Threads:

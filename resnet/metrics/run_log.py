@@ -6,6 +6,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,8 @@ class RunLog:
     def _note(self, event: str, **facts: Any) -> None:
         if self._communicator.rank == 0:
             folder = Path(self._config.model_dir)
-            history.append(folder, event, step=self._state.step, **facts)
+            with self._communicator.writing(history.FILE):
+                history.append(folder, event, step=self._state.step, **facts)
 
     def training_ended(self, target_is_reached: bool) -> None:
         """Logs the end of the training, or that it has reached `stop_at_top1`."""
@@ -97,7 +99,9 @@ class RunLog:
 
     def examples_read(self, step: int, examples: np.ndarray, mask: np.ndarray) -> None:
         """Logs the examples of a batch, int64 `[local_batch]`; intact ones by mask."""
-        self._records.write(step, examples, mask)
+        if self._config.record_log:
+            with self._communicator.writing(f"the record log of step {step + 1}"):
+                self._records.write(step, examples, mask)
         self._num_skipped += int(np.count_nonzero(~mask))
 
     def step_done(self, settings: StepSettings, account: ExchangeAccount) -> None:
@@ -152,12 +156,19 @@ class RunLog:
     def _write(self, kind: str, numbers: Mapping[str, Any]) -> None:
         step = self._state.step
         timed = {**numbers, jsonl.TIME: time.time()}
-        self._metrics.write(kind, step, self._config.epoch(step), timed)
+        with self._writing_metrics():
+            self._metrics.write(kind, step, self._config.epoch(step), timed)
         self._state.num_log_lines = self._metrics.num_lines
 
     def sync(self) -> None:
         """Flushes the metrics so far to disk, so that they survive a crash."""
-        self._metrics.sync()
+        with self._writing_metrics():
+            self._metrics.sync()
+
+    def _writing_metrics(self) -> AbstractContextManager[None]:
+        if self._communicator.rank != 0:
+            return nullcontext()
+        return self._communicator.writing(f"the metrics of step {self._state.step}")
 
     def close(self) -> None:
         """Closes the files."""

@@ -1,14 +1,17 @@
-"""Stops a run whose loss is no longer finite."""
+"""Stops a run whose loss is no longer finite, or whose ranks no longer agree."""
 
 import json
 import math
 import platform
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from resnet.base.atomic_files import atomic_write_bytes
+from resnet.base.text import first_of
 from resnet.distributed.communicator import AgreedFailure, Communicator
 
 
@@ -44,7 +47,8 @@ def check_loss(
     path = model_dir / f"diverged-step-{step:08d}.json"
     if communicator.rank == 0:
         text = json.dumps({"step": step, "ranks": reports}) + "\n"
-        with suppress(OSError):  # The loss matters more than a full disk.
+        # The loss matters more than a full disk.
+        with communicator.writing(path.name), suppress(OSError):
             atomic_write_bytes(path, text.encode())
     names = [f"rank {report['rank']} on {report['host']}" for report in reports[:5]]
     raise AgreedFailure(
@@ -54,3 +58,33 @@ def check_loss(
         " records of this step). The last checkpoint is from before this step. Lower"
         " --peak_learning_rate or lengthen the warmup."
     )
+
+
+def check_equal(what: str, digests: Sequence[object], hosts: Sequence[str]) -> None:
+    """Ends a run if what must be the same on all ranks isn't.
+
+    The digests and hosts are those of all ranks, in their order. What most ranks have
+    counts as right; with a tie, as of two ranks, it is unknown which is.
+
+    Raises:
+        AgreedFailure: If digests differ, with the ranks and hosts.
+    """
+    (usual, num_usual), *others = Counter(digests).most_common()
+    if not others:
+        return
+    ranks_of: dict[bool, list[str]] = {True: [], False: []}
+    for rank, (digest, host) in enumerate(zip(digests, hosts, strict=True)):
+        ranks_of[digest == usual].append(f"rank {rank} on {host}")
+    equal, different = map(first_of, ranks_of.values())
+    if num_usual > others[0][1]:
+        blamed = (
+            f"those of {different} differ from the others. Memory or the network of"
+            " that host may be faulty: start again without it."
+        )
+    else:
+        blamed = (
+            f"those of {equal} differ from those of {different}, and it is unknown"
+            " which are wrong. Memory or the network of a host may be faulty: test"
+            " these hosts before you start again."
+        )
+    raise AgreedFailure(f"{what} must be the same on all ranks; {blamed}")

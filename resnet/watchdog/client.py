@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ class WatchdogClient:
                 *([f"--model_dir={model_dir}"] if model_dir else []),
                 *(["--outlives_launcher"] if outlives_launcher else []),
                 f"--scratch_dir={scratch_dir.path()}",
+                *(["--on_one_node"] if process.has_all_ranks_on_node else []),
                 # Passed on, since this rank may die before its watchdog looks it up.
                 *("--shared_memory", *proc.shared_memory()),
             ],
@@ -106,6 +108,15 @@ class WatchdogClient:
         }
         self._channel.send(self._status)
 
+    @contextlib.contextmanager
+    def writing(self, what: str) -> Iterator[None]:
+        """Reports that this rank writes to a disk, then again what it did before."""
+        before = self._status
+        self.report_status(f"writing {what}", is_timed=True, waits_for_others=False)
+        yield
+        self._status = before
+        self._channel.send(before)
+
     def lift_time_limit(self) -> None:
         """Reports the last status once more, as one that may take long."""
         if self._status:
@@ -128,7 +139,8 @@ class WatchdogClient:
 
         It waits up to 10 s until the watchdog has passed on the end of it, and exited.
         """
-        last = text.encode()[-_TRACEBACK_BYTES:].decode(errors="replace")
+        encoded = text.encode(errors="backslashreplace")
+        last = encoded[-_TRACEBACK_BYTES:].decode(errors="replace")
         self._channel.send({"failed": last})
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10.0)

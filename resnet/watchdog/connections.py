@@ -1,25 +1,32 @@
 """Connections and messages of the watchdogs of a job: a JSON object per line.
 
-A watchdog connects to that of rank 0, the monitor, over TCP, and sends the secret of
-the job and its rank. The monitor answers with a greeting. The rank beside a watchdog
-writes to it through a pipe.
+A watchdog connects to that of rank 0, the monitor, over TCP. The monitor sends a random
+challenge. The watchdog answers with the HMAC of it by the secret of the job, and its
+rank, and the monitor with another HMAC, so that the secret itself is never sent. The
+rank beside a watchdog writes to it through a pipe.
 """
 
 import contextlib
+import hmac
 import json
 import os
+import resource
 import select
+import selectors
 import socket
 import time
 from typing import Any
 
 # Passes the secret of the job: all users of a host can read a process's arguments.
 TOKEN_VARIABLE = "RESNET_WATCHDOG_TOKEN"
+LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 5.0
 Message = dict[str, Any]
 
-_GREETING = b"hello\n"
-_MAX_MESSAGE_BYTES = 1 << 20
+_CHALLENGE_BYTES, _PROOF_BYTES = 16, 64
+_MAX_STRANGERS = 64  # Beside one unknown connection for each rank.
+_SPARE_FILES = 16  # That unknown connections leave for all else that is opened.
+_MAX_MESSAGE_BYTES = 1 << 17  # A traceback has 2^14 bytes, of up to 6 in JSON.
 
 
 class Channel:
@@ -30,57 +37,125 @@ class Channel:
         self._descriptor = file if isinstance(file, int) else file.fileno()
         self._received = b""
         self.rank: int | None = None  # The rank of the watchdog at the other end.
+        self.is_closed = False
 
     def fileno(self) -> int:
         """Returns the file descriptor."""
         return self._descriptor
 
-    def receive(self) -> list[Message] | None:
-        """Returns the messages that have arrived, or None if the connection has ended.
+    def receive_lines(self, max_bytes: int) -> list[bytes] | None:
+        """Returns the whole lines that have arrived, or None if the connection ended.
 
-        Data that are no messages, such as those of a port scan, count as its end.
+        A line of `max_bytes` or more, of which no more is read, counts as its end.
         """
         try:
-            data = os.read(self._descriptor, 1 << 16)
+            data = os.read(self._descriptor, max_bytes - len(self._received))
         except (BlockingIOError, InterruptedError):
             return []
         except OSError:
             data = b""
-        if not data:
-            return None
         *lines, self._received = (self._received + data).split(b"\n")
-        try:
-            messages = [json.loads(line) for line in lines]
-        except ValueError:
-            return None
-        are_messages = all(isinstance(message, dict) for message in messages)
-        is_short = len(self._received) < _MAX_MESSAGE_BYTES
-        return messages if are_messages and is_short else None
+        return lines if data and len(self._received) < max_bytes else None
+
+    def receive(self) -> list[Message] | None:
+        """Returns the messages that have arrived, or None if the connection has ended.
+
+        Lines that are no messages are ignored: one may be torn if a buffer was full.
+        """
+        messages: list[Message] = []
+        lines = self.receive_lines(_MAX_MESSAGE_BYTES)
+        for line in lines or ():
+            with contextlib.suppress(ValueError, RecursionError):
+                messages.append(json.loads(line))
+        return None if lines is None else messages
 
     def send(self, message: Message) -> None:
         """Sends a message; does nothing if the other end is closed, or doesn't read."""
+        self.write(json.dumps(message).encode() + b"\n")
+
+    def write(self, data: bytes) -> None:
+        """Writes some bytes like `send`."""
         with contextlib.suppress(OSError):
-            os.write(self._descriptor, json.dumps(message).encode() + b"\n")
+            os.write(self._descriptor, data)
 
     def close(self) -> None:
         """Closes the connection."""
+        self.is_closed = True
         if isinstance(self._file, socket.socket):
             self._file.close()
 
 
-def accept(listener: socket.socket) -> Channel | None:
-    """Returns a new connection of the monitor; None if it is lost already."""
-    with contextlib.suppress(OSError):  # Closed again, or too many open files.
-        connection, _ = listener.accept()
+def _proof(token: str, role: bytes, challenge: bytes) -> bytes:
+    """Returns the answer to a challenge, which needs the secret of the job."""
+    return hmac.new(token.encode(), role + challenge, "sha256").hexdigest().encode()
+
+
+class Listener:
+    """The monitor's port, and connections to it that are not known to be of the job.
+
+    Of these, the newest `num_ranks` + 64 are kept for up to 5 s. Less than 256 bytes of
+    each are read, and not parsed before the secret is known to be right.
+    """
+
+    def __init__(
+        self, selector: selectors.BaseSelector, address: str, token: str, num_ranks: int
+    ) -> None:
+        """Listens on an address of this host, or on all if it is empty."""
+        self._selector, self._token, self._num_ranks = selector, token, num_ranks
+        self.socket = socket.create_server((address, 0), backlog=4096)
+        self.socket.setblocking(False)
+        self._max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES
+        # Challenges and deadlines, the oldest first.
+        self.unknown: dict[Channel, tuple[bytes, float]] = {}
+        self._selector.register(self.socket, selectors.EVENT_READ)
+
+    def accept(self) -> None:
+        """Accepts a connection, which may replace the oldest, and challenges it."""
+        try:
+            connection, _ = self.socket.accept()
+        except OSError:  # It is lost already, or the host has too many open files.
+            time.sleep(0.01)  # Or the caller would try again at once.
+            return
         connection.setblocking(False)
-        return Channel(connection)
-    return None
+        channel, challenge = Channel(connection), os.urandom(_CHALLENGE_BYTES)
+        self.unknown[channel] = challenge, time.monotonic() + CONNECT_SECONDS
+        self._selector.register(channel, selectors.EVENT_READ)
+        channel.write(challenge)
+        is_full = 0 < self._max_files <= channel.fileno()
+        if is_full or len(self.unknown) > self._num_ranks + _MAX_STRANGERS:
+            self._drop(next(iter(self.unknown)))
 
+    def is_proved(self, channel: Channel) -> bool:
+        """Returns whether an unknown connection is that of a watchdog of this job.
 
-def greet(channel: Channel) -> None:
-    """Answers a watchdog of this job."""
-    with contextlib.suppress(OSError):
-        os.write(channel.fileno(), _GREETING)
+        Then it has its rank, and is no longer unknown. If it has failed, it is closed.
+        """
+        lines, (challenge, _) = channel.receive_lines(256), self.unknown[channel]
+        if lines == []:
+            return False
+        line = lines[0] if lines else b""
+        proof, rank = line[:_PROOF_BYTES], line[_PROOF_BYTES:]
+        expected = _proof(self._token, b"watchdog", challenge)
+        if hmac.compare_digest(proof, expected) and rank.isdigit():
+            channel.rank = int(rank)
+            channel.write(_proof(self._token, b"monitor", challenge))
+            del self.unknown[channel]
+        else:
+            self._drop(channel)
+        return channel.rank is not None
+
+    def drop_late(self) -> None:
+        """Closes the connections whose time is over."""
+        while self.unknown:
+            channel, (_, deadline) = next(iter(self.unknown.items()))
+            if time.monotonic() < deadline:
+                return
+            self._drop(channel)
+
+    def _drop(self, channel: Channel) -> None:
+        del self.unknown[channel]
+        self._selector.unregister(channel)
+        channel.close()
 
 
 class Attempts:
@@ -95,15 +170,19 @@ class Attempts:
     def connect(self) -> Channel | None:
         """Returns a connection at the first address that answers; None if none does."""
         for address in self._monitor["addresses"]:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
                 endpoint = address, self._monitor["port"]
                 connection = socket.create_connection(endpoint, CONNECT_SECONDS)
-                channel = Channel(connection)
-                channel.send({"token": self._token, "rank": self._rank})
-                if connection.recv(len(_GREETING)) == _GREETING:
+                stack.callback(connection.close)
+                challenge = connection.recv(_CHALLENGE_BYTES)
+                proof = _proof(self._token, b"watchdog", challenge)
+                connection.sendall(proof + b"%d\n" % self._rank)
+                answer = connection.recv(_PROOF_BYTES)
+                expected = _proof(self._token, b"monitor", challenge)
+                if hmac.compare_digest(answer, expected):
+                    stack.pop_all()
                     connection.setblocking(False)
-                    return channel
-                connection.close()
+                    return Channel(connection)
         self._num_failed += 1
         return None
 

@@ -14,13 +14,13 @@ import os
 import resource
 import selectors
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from resnet.watchdog import connections, history, proc
-from resnet.watchdog.connections import TOKEN_VARIABLE, Attempts, Channel, Message
+from resnet.watchdog.connections import Attempts, Channel, Listener, Message
 from resnet.watchdog.printing import Output, RankWarnings
 from resnet.watchdog.proc import RankProcess
 from resnet.watchdog.stalls import Peer, find_stall
@@ -30,6 +30,7 @@ _ENDING_INTERVAL_SECONDS = 0.25  # Time between ticks meanwhile.
 # A tick that is later than this, or than half of the stall time if that is less, means
 # that the whole job was suspended.
 _MAX_SUSPENDED_SECONDS = 10.0
+_UNKNOWN_SECONDS = 0.5  # Between checks of connections that are not known yet.
 _EARLIER_DEATHS_SECONDS = 0.3  # Time for reports of earlier deaths to arrive.
 
 
@@ -45,7 +46,7 @@ class Watchdog:
         self._selector.register(self._own_rank, selectors.EVENT_READ)
         self._monitor: Channel | None = None
         self._watchdogs: list[Channel] = []  # The monitor's connections.
-        self._listener: socket.socket | None = None
+        self._listener: Listener | None = None
         self._heard_monitor_at = time.monotonic()
         self._attempts: Attempts | None = None  # Once the rank has reported where.
         self._monitor_has_deregistered = False
@@ -62,25 +63,47 @@ class Watchdog:
         self._output = Output()
         self._warnings = RankWarnings()
         if args.rank == 0:
-            self._listener = socket.create_server(("", 0), backlog=4096)
-            self._selector.register(self._listener, selectors.EVENT_READ)
-            print(self._listener.getsockname()[1], flush=True)
+            address = connections.LOOPBACK if args.on_one_node else ""
+            self._listener = Listener(
+                self._selector, address, args.token, args.num_ranks
+            )
+            print(self._listener.socket.getsockname()[1], flush=True)
 
     def run(self) -> None:
         """Monitors the rank until it has ended."""
         while True:
-            for key, _ in self._selector.select(self._interval):
-                if self._listener and key.fileobj is self._listener:
-                    if channel := connections.accept(self._listener):
-                        self._selector.register(channel, selectors.EVENT_READ)
-                elif key.fileobj in self._selector.get_map():  # Not closed meanwhile.
-                    self._receive(key.fileobj)  # type: ignore[arg-type]
+            self.poll(self._interval)
             now = time.monotonic()
             if now - self._ticked_at > self._interval + self._suspended_seconds:
                 self._restart_clocks(now)
             if now - self._ticked_at >= self._interval:
                 self._ticked_at = now  # The job may be suspended within a tick, too.
                 self._tick(now)
+
+    def poll(self, seconds: float) -> None:
+        """Handles what arrives at the connections; waits at most so long for it."""
+        listener = self._listener
+        if listener and listener.unknown:
+            seconds = min(seconds, _UNKNOWN_SECONDS)
+            listener.drop_late()
+        for key, _ in self._selector.select(seconds):
+            channel: Any = key.fileobj
+            if listener and channel is listener.socket:
+                listener.accept()
+            elif channel.is_closed:  # By what came through another one.
+                continue
+            elif not listener or channel not in listener.unknown:
+                self._receive(channel)
+            elif listener.is_proved(channel):
+                self._unregistered.discard(channel.rank)
+                self._watchdogs.append(channel)
+
+    def fail(self, error: Exception) -> None:
+        """Ends the job because of a defect of this watchdog."""
+        self._report_death(f"the watchdog of {self._me.name} has failed: {error!r}")
+        self._rank.kill()
+        sys.excepthook(type(error), error, error.__traceback__)
+        self._exit()
 
     def _connect(self, attempts: Attempts) -> None:
         """Connects to the monitor, or warns if that has failed twice."""
@@ -95,12 +118,18 @@ class Watchdog:
     def _receive(self, channel: Channel) -> None:
         messages = channel.receive()
         for message in messages or ():
+            if channel.is_closed:
+                return
             if channel is self._own_rank:
                 self._receive_from_own_rank(message)
             elif channel is self._monitor:
                 self._receive_from_monitor(message)
             else:
-                self._receive_from_watchdog(channel, message)
+                try:
+                    self._receive_from_watchdog(channel, message)
+                except Exception as error:
+                    name = f"the watchdog of rank {channel.rank}"
+                    self._end_job(f"{name} has sent what is no message: {error!r}")
         if messages is not None:
             return
         self._close(channel)
@@ -154,6 +183,7 @@ class Watchdog:
             if isinstance(key.fileobj, Channel):
                 key.fileobj.send({"deregister": True})
             key.fileobj.close()  # type: ignore[union-attr]
+        self._listener = None
         self._deregistered_at = time.monotonic()
 
     def _receive_from_monitor(self, message: Message) -> None:
@@ -166,15 +196,7 @@ class Watchdog:
             self._monitor_has_deregistered = True
 
     def _receive_from_watchdog(self, channel: Channel, message: Message) -> None:
-        if message.get("token") == self._args.token:
-            channel.rank = message["rank"]
-            self._unregistered.discard(message["rank"])
-            self._watchdogs.append(channel)
-            connections.greet(channel)
-            return
-        if channel.rank is None:  # Not a watchdog of this job.
-            self._close(channel)
-            return
+        assert channel.rank is not None  # noqa: S101 - It has proved it.
         peer = self._peers.setdefault(channel.rank, Peer(channel.rank))
         if "status" in message:
             peer.host = message["host"]
@@ -322,13 +344,15 @@ class Watchdog:
         """
         if self._kill_at is not None:
             return
-        self._output.print(text if not kill else f"error: {text}. The job ends.")
-        for watchdog in self._watchdogs:
-            watchdog.send({"kill": kill})
-        self._job_is_ending(kill)
-        # Last, since the disk may hang. The last two lines of a traceback are the
-        # exception and the rank's status.
-        self._write_failure(" ".join(text.splitlines()[-2:]))
+        try:
+            self._output.print(text if not kill else f"error: {text}. The job ends.")
+            for watchdog in self._watchdogs:
+                watchdog.send({"kill": kill})
+            self._job_is_ending(kill)
+        finally:
+            # Last, since the disk may hang. The last two lines of a traceback are the
+            # exception and the rank's status.
+            self._write_failure(" ".join(text.splitlines()[-2:]))
 
     def _write_failure(self, reason: str) -> None:
         if self._args.model_dir:
@@ -374,12 +398,17 @@ def main() -> None:
     parser.add_argument("--outlives_launcher", action="store_true")
     parser.add_argument("--model_dir")
     parser.add_argument("--scratch_dir")
+    parser.add_argument("--on_one_node", action="store_true")
     parser.add_argument("--shared_memory", nargs="*", default=[])
     args = parser.parse_args()
-    args.token = os.environ.pop(TOKEN_VARIABLE)  # The secret of the job.
+    args.token = os.environ.pop(connections.TOKEN_VARIABLE)  # The secret of the job.
     # Holds mpirun's pipes: if it stayed stopped after its rank, mpirun would never end.
     proc.send_signal_at_parents_end(signal.SIGCONT, args.pid)
-    Watchdog(args).run()
+    watchdog = Watchdog(args)
+    try:
+        watchdog.run()
+    except Exception as error:
+        watchdog.fail(error)
 
 
 if __name__ == "__main__":

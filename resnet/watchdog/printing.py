@@ -24,9 +24,10 @@ class Output:
     def print(self, text: str) -> None:
         """Prints a text; continues in the background if the output is not read."""
         thread = threading.Thread(target=_write, args=(text,), daemon=True)
-        thread.start()
-        thread.join(_SECONDS)
-        self._threads.append(thread)
+        with contextlib.suppress(RuntimeError):  # No more threads are allowed.
+            thread.start()
+            thread.join(_SECONDS)
+            self._threads.append(thread)
 
     def print_lines(self, lines: list[str]) -> None:
         """Prints lines, if there are any."""
@@ -40,7 +41,7 @@ class Output:
 
 
 def _write(text: str) -> None:
-    data = f"{text}\n".encode()
+    data = f"{text}\n".encode(errors="backslashreplace")
     with contextlib.suppress(OSError):
         while data:
             data = data[os.write(sys.stderr.fileno(), data) :]

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hmac
 import os
 import re
 import socket
@@ -272,10 +273,16 @@ def test_foreign_modules_connections_and_signals_are_ignored(ranks, tmp_path):
     for pid in watchdogs():
         for number in (SIGTERM, SIGINT, SIGUSR1, SIGHUP):
             os.kill(pid, number)
-    for text in (b'{"died": "all is lost"}\n', b"GET / HTTP/1.1\r\n", b"[]\n"):
+    texts = (b'{"died": "all is lost"}\n', b"{}\n{}\n", b"GET /\r\n", b"[" * 60_000)
+    for text in (*texts, *100 * texts):
         with socket.create_connection(("127.0.0.1", int(pair[0].said))) as stranger:
             stranger.sendall(text)
-            assert stranger.recv(1) == b""  # Disconnected.
+            with contextlib.suppress(ConnectionResetError):
+                assert len(stranger.recv(100)) == 16  # A challenge.
+                assert stranger.recv(1) == b""  # Disconnected.
+    for address in set(client.own_addresses()) - {"127.0.0.1"}:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((address, int(pair[0].said)))
     assert len(watchdogs()) == 2
     for rank in pair:
         rank.do("deregister()")
@@ -315,7 +322,18 @@ def test_a_watchdog_warns_and_retries_until_the_monitor_answers(start, port, tmp
         listener.settimeout(SOON)
         connection, _ = listener.accept()
         with connection:
-            assert f'"token": "{TOKEN}"'.encode() in connection.recv(1000)
+            connection.sendall(bytes(16))
+            proof = hmac.new(TOKEN.encode(), b"watchdog" + bytes(16), "sha256")
+            assert connection.recv(1000) == f"{proof.hexdigest()}1\n".encode()
+
+
+def test_a_defect_of_the_monitor_ends_the_job_and_is_recorded(ranks, tmp_path):
+    pair = ranks()
+    pair[0].do("_channel.send({'port': 1})")  # A message without the host.
+    assert_all_gone(pair)
+    sentence = r"the watchdog of rank 0 on \S+ has failed: KeyError\('host'\)"
+    assert re.search(f"error: {sentence}. The job ends", said(tmp_path))
+    assert re.match(sentence, history.read_failure(tmp_path)["reason"])
 
 
 def test_a_monitor_that_is_gone_since_the_job_ends_is_no_warning(start, port, tmp_path):
@@ -434,7 +452,7 @@ def test_a_suspension_in_the_middle_of_a_tick_restarts_the_clocks(monkeypatch):
         def __init__(self):
             self._selector = types.SimpleNamespace(select=self._wait)
             self._interval, self._suspended_seconds = 1.0, 10.0
-            self._ticked_at = 0.0
+            self._ticked_at, self._listener = 0.0, None
 
         def _wait(self, seconds):
             clock.now += seconds

@@ -327,7 +327,16 @@ def test_a_failed_closure_names_the_corrupt_record_wherever_its_error_is_raised(
         training._start(4, fail, what)
 
 
-def test_a_child_that_was_suspended_with_its_rank_is_not_lost(monkeypatch):
+@pytest.mark.parametrize(
+    ("steps", "stall_seconds", "silence"),
+    [
+        ((4, 4, 1000, 4, 4, 4), 10, 12),  # It was suspended with its rank.
+        (6 * (0.39,), 1, 2),  # It gives a sign every second.
+    ],
+)
+def test_a_child_is_lost_the_stall_time_after_its_next_sign_was_due(
+    monkeypatch, steps, stall_seconds, silence
+):
     program = "import time; print(7, flush=True); time.sleep(60)"
     monkeypatch.setattr(serving, "_START", program)
     now = [100.0]
@@ -337,12 +346,12 @@ def test_a_child_that_was_suspended_with_its_rank_is_not_lost(monkeypatch):
     try:
         assert server.await_port() == 7
         found = []
-        for seconds in (4, 4, 1000, 4, 4, 4):
+        for seconds in steps:
             now[0] += seconds
-            found.append(server.why_lost(10))
+            found.append(server.why_lost(stall_seconds))
     finally:
         server.kill()
-    assert found == ["", "", "", "", "", "has been silent for 12 s"]
+    assert found == ["", "", "", "", "", f"has been silent for {silence} s"]
 
 
 EXPLAIN = ("--recipe=digits", "--sync_mode=async", "--explain")

@@ -12,6 +12,7 @@ from resnet.distributed.communicator import AgreedError, AgreedFailure, Communic
 from resnet.exchange.gradients import GradientExchange
 from resnet.hardware.placement import ProcessInfo
 from resnet.optim.train_state import TrainState
+from resnet.runtime.divergence import check_equal
 from resnet.runtime.run_lock import RunLock
 from resnet.training.train_step import TrainStep
 from tests.unit import one_step
@@ -48,16 +49,39 @@ def drifted(value):
 @pytest.mark.parametrize(
     ("others", "named"),
     [
-        ([same, drifted], "rank 2 on node9"),
-        ([drifted, same, drifted], "rank 1 on node9, rank 3 on node9"),
-        ([drifted], "rank 1 on node9"),  # Of two, rank 0's counts.
-        ([drifted, drifted], f"rank 0 on {platform.node()}"),
+        ([same, drifted], "rank 2 on node9 differ from the others"),
+        ([drifted, drifted], f"rank 0 on {platform.node()} differ from the others"),
+        ([drifted], f"rank 0 on {platform.node()} differ from those of rank 1 on"),
     ],
 )
 def test_a_rank_that_drifts_is_named(state, others, named):
     check_weights(state, Ranks([same, same]))
-    with pytest.raises(AgreedFailure, match=f"all ranks; {named} differs"):
+    with pytest.raises(AgreedFailure, match=f"all ranks; those of {named}"):
         check_weights(state, Ranks(others))
+
+
+@pytest.mark.parametrize(
+    ("digests", "named"),
+    [
+        ((7, 7, 7), None),
+        ((7, 8, 7, 8, 7), "rank 1 on b, rank 3 on d differ from the others"),
+        ((8, 7, 7, 6), "rank 0 on a, rank 3 on d differ from the others"),
+        ((7, 8), "rank 0 on a differ from those of rank 1 on b, and it is unknown"),
+        (
+            (8, 7, 7, 8),
+            "rank 0 on a, rank 3 on d differ from those of rank 1 on b, rank 2 on c",
+        ),
+        ((7, 8, 9), "rank 0 on a differ from those of rank 1 on b, rank 2 on c, and"),
+    ],
+)
+def test_only_a_majority_says_which_rank_is_wrong(digests, named):
+    hosts = "abcde"[: len(digests)]
+    if named is None:
+        check_equal("they", digests, hosts)
+        return
+    with pytest.raises(AgreedFailure, match=f"; those of {named}") as error:
+        check_equal("they", digests, hosts)
+    assert ("start again without it" in str(error.value)) == ("others" in named)
 
 
 @pytest.mark.parametrize("are_equal", [True, False])

@@ -20,6 +20,7 @@ from resnet.distributed.communicator import AgreedError, Communicator
 from resnet.distributed.links import SentBytes
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import startup
+from resnet.watchdog import client
 from tests.unit.simulated_ranks import on_all_ranks
 
 NUMBERS_OF_RANKS = (2, 8, 32)
@@ -138,6 +139,27 @@ def test_all_ranks_hear_of_such_a_limit_before_a_watchdog_starts(monkeypatch):
     errors, _ = on_all_ranks(lambda ranks, place: ranks.start_watchdog(place, 5.0), 3)
     assert [type(error) for error in errors] == [AgreedError] * 3
     assert len({str(error) for error in errors}) == 1
+
+
+@pytest.mark.parametrize(
+    ("num_local_ranks", "addresses"), [(4, ("127.0.0.1",)), (2, ("10.0.0.1",))]
+)
+def test_the_monitor_of_a_job_on_one_node_is_reached_by_loopback(
+    monkeypatch, num_local_ranks, addresses
+):
+    reached = set()
+    watchdog = SimpleNamespace(
+        port=7, connect=lambda host, addresses, port: reached.add(tuple(addresses))
+    )
+    monkeypatch.setattr(distributed, "WatchdogClient", lambda *_: watchdog)
+    monkeypatch.setattr(client, "own_addresses", lambda: ["10.0.0.1"])
+
+    def start(ranks: Communicator, place: ProcessInfo) -> None:
+        place = dataclasses.replace(place, num_local_ranks=num_local_ranks)
+        ranks.start_watchdog(place, 5.0)
+
+    on_all_ranks(start, 4)
+    assert reached == {addresses}
 
 
 def test_too_small_a_shared_memory_is_refused_before_mpi_starts(monkeypatch):

@@ -1,14 +1,20 @@
 import errno
 import math
 import os
+import types
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.util import event_pb2
 
 from resnet.base.errors import UserError
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import ProcessInfo
 from resnet.metrics import jsonl
 from resnet.metrics.metrics_log import AppendFile, EventFile, MetricsLog
+from resnet.metrics.run_log import RunLog
+from resnet.watchdog.client import WatchdogClient
 
 TRAIN = {"loss": 2.0, "learning_rate": 0.1, "images_per_second": 30.5}
 EVAL = {"top1": 0.5, "top5": 0.75, "loss": 1.5, "count": 50_000}
@@ -263,3 +269,32 @@ def test_a_disk_that_fails_at_the_end_ends_no_run_and_is_named(
     file._file = Disk(file._file, 100, closes=False)
     file.close()
     assert f"{tmp_path / 'log'} can't be written (Disk quota exceeded)" in caplog.text
+
+
+def test_a_disk_that_hangs_is_what_rank_0_says_that_it_waits_for(
+    make_config, tmp_path, monkeypatch
+):
+    sent: list[dict] = []
+    ranks = Communicator(ProcessInfo())
+    ranks._watchdog = object.__new__(WatchdogClient)
+    ranks._watchdog._channel = types.SimpleNamespace(send=sent.append)
+    config = make_config(model_dir=str(tmp_path), record_log=str(tmp_path / "log"))
+    state = types.SimpleNamespace(step=7, top1=None, num_log_lines=None)
+    log = RunLog(config, state, ranks)
+    during = []
+    write = AppendFile.write
+
+    def note_status(*arguments, **options) -> None:
+        during.append((sent[-1]["status"], sent[-1]["waits_for_others"]))
+        write(*arguments, **options)
+
+    monkeypatch.setattr(AppendFile, "write", note_status)
+    sent.clear()
+    ranks.report_status("computing step 8", waits_for_others=True)
+    log.examples_read(7, np.arange(2), np.ones(2, bool))
+    log.evaluated("eval", {"top1": 0.5}, 1.0, "done")
+    log.sync()
+    metrics = ("writing the metrics of step 7", False)
+    assert during == [("writing the record log of step 8", False), metrics, metrics]
+    assert sent[-1] == sent[0]  # It computes.
+    log.close()

@@ -14,6 +14,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import Threads
 from resnet.runtime.preemption import StopSignals, stop_requested
 from resnet.training.parameter_servers.roles import SERVER, Role
+from resnet.training.parameter_servers.task_server import HEARTBEAT_SECONDS
 from resnet.watchdog import client
 
 _POLL_SECONDS = 0.1
@@ -91,7 +92,8 @@ class Child:
             self._heard_at = now
         self._asked_at = now
         silence = now - self._heard_at
-        if silence > (stall_seconds if self._has_started else START_SECONDS):
+        allowed = stall_seconds + HEARTBEAT_SECONDS  # Since the next sign was due.
+        if silence > (allowed if self._has_started else START_SECONDS):
             return f"has been silent for {silence:.0f} s"
         return ""
 
