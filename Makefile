@@ -119,5 +119,5 @@ ci:  ## What CI runs: tests without skips, lint, types
 	@.ci/run
 
 clean:  ## Remove what make made here, .venv too (the built Horovod stays in ~/.cache)
-	rm -rf .venv .venv.* .lock-venv demo-run build wheels resnet-cpu.tar* resnet/native/libresnet_ops.* *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv.* .lock-venv demo-run build wheels resnet-cpu.tar* resnet/native/libresnet_* *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

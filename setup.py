@@ -16,7 +16,7 @@ from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-LIBRARY = Path("resnet", "native", "libresnet_ops.so")
+LIBRARIES = ("libresnet_ops.so", "libresnet_ports.so")  # Of resnet/native.
 # install/install.sh installs an MPI for each machine, and builds Horovod against it.
 NOT_FROM_AN_INDEX = ("mpich",)
 # Folders of programs, which a wheel holds in the folder resnet_cpu. As packages they
@@ -51,10 +51,13 @@ class BuildWithOps(build_py):
                 " this environment lacks. Run make venv in a clone; for a wheel then"
                 " run .venv/bin/python -m pip wheel --no-deps --no-build-isolation ."
             )
-        script = ROOT / "install" / "build_native.sh"
-        if subprocess.run(["bash", str(script), sys.prefix]).returncode:
-            sys.exit("error: the compiled ops of resnet-cpu did not build (see above).")
-        shutil.copyfile(ROOT / LIBRARY, Path(self.build_lib, LIBRARY))
+        for script in ("build_native.sh", "build_ports.sh"):
+            words = ["bash", str(ROOT / "install" / script), sys.prefix]
+            if subprocess.run(words).returncode:
+                sys.exit("error: a library of resnet-cpu did not build (see above).")
+        for name in LIBRARIES:
+            library = Path("resnet", "native", name)
+            shutil.copyfile(ROOT / library, Path(self.build_lib, library))
         for name in PROGRAMS:
             shutil.copytree(
                 ROOT / name,
@@ -122,7 +125,7 @@ setup(
     ],
     package_data={
         "data_prep.sources": ["imagenet_labels.xz"],
-        "resnet.native": ["*.cc", "*.h"],
+        "resnet.native": ["*.c", "*.cc", "*.h"],
         "resnet.report": ["*.css", "*.html", "*.js"],
     },
     install_requires=direct_requirements(),

@@ -113,6 +113,8 @@ key() {  # Prints a checksum of everything that determines the content of .venv.
 
 named_compiler=${CXX:-}  # Below, CXX gets a default.
 build_ops() {  # Quick if they are up to date.
+  CXX=$named_compiler bash install/build_ports.sh ||
+    say "asynchronous training won't start: resnet/native/private_ports.c did not build"
   CXX=$named_compiler bash install/build_native.sh "$VENV"
 }
 

@@ -15,6 +15,9 @@ from resnet.config.config import Config
 
 # The keys in the metadata of the results of evaluating the weights and their EMA.
 EVALUATIONS = ("eval", "eval_ema")
+# The newest checkpoints that keep the ranks' own state: if the newest one is corrupt, a
+# run still resumes bit for bit.
+_NUM_WITH_RANK_FILES = 2
 
 
 class Saved(NamedTuple):
@@ -76,7 +79,7 @@ def steps_to_remove(saved: Sequence[Saved], keep: int) -> list[int]:
 def remove_old(model_dir: Path, keep: int) -> None:
     """Removes the checkpoints that `steps_to_remove` names.
 
-    Only the newest one keeps the ranks' own state, which takes as much space as the
+    Only the newest ones keep the ranks' own state, which takes as much space as the
     model for each rank. Raises OSError if a checkpoint can't be removed, and UserError
     if the checkpoints can't be read now.
     """
@@ -84,7 +87,7 @@ def remove_old(model_dir: Path, keep: int) -> None:
     removed = steps_to_remove(saved, keep)
     for step in removed:
         step_dirs.remove(step_dirs.of_step(model_dir, step))
-    for step, _ in saved[:-1]:
+    for step, _ in saved[:-_NUM_WITH_RANK_FILES]:
         if step not in removed:
             with contextlib.suppress(CorruptCheckpoint):
                 integrity.drop_rank_files(step_dirs.of_step(model_dir, step))

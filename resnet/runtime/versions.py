@@ -13,7 +13,7 @@ from resnet.base.errors import UserError
 PACKAGES = ("tensorflow", "keras", "numpy", "horovod", "mpi4py")
 COMPILED_OPS = Path(__file__).parents[1] / "native" / "libresnet_ops.so"
 _FOLDERS = ("resnet", "data_prep")
-_SOURCES = (".py", ".cc", ".h")
+_SOURCES = (".py", ".c", ".cc", ".h")
 
 
 def describe() -> dict[str, str]:

@@ -11,6 +11,7 @@ import pytest
 
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
+from resnet.training.parameter_servers.serving import MOST_RESTARTS
 from resnet.watchdog import history
 from tests.fault.conftest import FLAGS, STALL_SECONDS
 from tests.fault.impatient_main import LIMIT_SECONDS
@@ -45,6 +46,24 @@ def test_a_killed_worker_comes_back_and_the_run_resumes(start, model_dir, outcom
     assert [line["step"] for line in lines] == list(range(1, last + 13))
     assert max(line["staleness_max"] for line in lines) <= 2
     assert resumed.leftovers() == []
+
+
+@pytest.mark.slow
+def test_a_worker_that_always_dies_ends_the_job_and_each_restart_is_told(
+    start, model_dir, outcome
+):
+    job = start(*ASYNC, num_ranks=RANKS)
+    job.wait_for_step(7)
+    for number in range(1, MOST_RESTARTS + 1):
+        job.signal_child("worker", 0, signal.SIGKILL)
+        told = f"worker 0 was killed by signal 9; it is restarted (restart {number})"
+        job.wait_until(lambda told=told: told in job.output)
+    job.signal_child("worker", 0, signal.SIGKILL)
+    code = job.end(30)
+    outcome("kill -9 of a worker, again and again", job, code)
+    assert code not in (0, REQUEUE_EXIT_CODE)
+    reason = history.read_failure(model_dir)["reason"]
+    assert "worker 0 was killed by signal 9, after the limit of 5 restarts" in reason
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ runpy.run_path("setup.py", run_name="__main__")
 
 def copy_project(folder: Path) -> None:
     """Makes a copy of the project whose ops are built at once."""
-    no_library = shutil.ignore_patterns("libresnet_ops*", "__pycache__")
+    no_library = shutil.ignore_patterns("libresnet_*", "__pycache__")
     for name in ("data_prep", "eval", "launch", "resnet"):
         shutil.copytree(ROOT / name, folder / name, ignore=no_library)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
@@ -49,8 +49,9 @@ def copy_project(folder: Path) -> None:
     for name in ("requirements.in", "requirements-export.in"):
         shutil.copy(ROOT / name, folder)
     (folder / "install").mkdir()
-    script = 'cd "$(dirname "$0")/.."; echo "$1" >resnet/native/libresnet_ops.so'
-    (folder / "install/build_native.sh").write_text(script)
+    script = 'cd "$(dirname "$0")/.."; echo "$1" >resnet/native/libresnet_{}.so'
+    (folder / "install/build_native.sh").write_text(script.format("ops"))
+    (folder / "install/build_ports.sh").write_text(script.format("ports"))
 
 
 def build(clone: Path, *program: str) -> subprocess.CompletedProcess[str]:
@@ -74,8 +75,9 @@ def wheel(tmp_path_factory) -> Path:
 
 
 def test_a_wheel_holds_what_is_needed_and_no_packages_of_common_names(wheel):
-    library = wheel / "resnet/native/libresnet_ops.so"
-    assert library.read_text() == f"{sys.prefix}\n"
+    for name in ("ops", "ports"):
+        library = wheel / f"resnet/native/libresnet_{name}.so"
+        assert library.read_text() == f"{sys.prefix}\n"
     assert list(wheel.rglob("LICENSE"))
     page = wheel / "resnet/report"
     assert all((page / f"page.{suffix}").exists() for suffix in ("html", "js"))

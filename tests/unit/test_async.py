@@ -1,6 +1,7 @@
 """Rank 0 finds an address at which each server of an asynchronous job answers."""
 
 import dataclasses
+import itertools
 import math
 import socket
 from collections.abc import Iterator
@@ -29,13 +30,17 @@ from resnet.training.parameter_servers.closures import (
     StalenessBound,
     StalenessLog,
 )
+from resnet.training.parameter_servers.private_ports import Guard
 from resnet.training.parameter_servers.roles import (
     COORDINATOR,
     SERVER,
     WORKER,
+    Endpoint,
     Workers,
 )
+from resnet.training.parameter_servers.serving import MOST_RESTARTS, Restarts
 from resnet.training.parameter_servers.training import AsyncTraining, end_of_segment
+from resnet.watchdog import client
 from tests.in_process import assert_refused, run
 
 
@@ -50,8 +55,9 @@ def test_rank_0_coordinates_and_the_next_ones_serve(num_servers, num_workers):
 
 
 @pytest.fixture
-def ports() -> Iterator[list[int]]:
-    """Yields two ports of 127.0.0.1 on which something listens."""
+def ports(monkeypatch) -> Iterator[list[int]]:
+    """Yields two ports of 127.0.0.1, as of another host, on which something listens."""
+    monkeypatch.setattr(client, "own_addresses", lambda: ["10.0.0.1"])
     with (
         socket.create_server(("127.0.0.1", 0)) as one,
         socket.create_server(("127.0.0.1", 0)) as other,
@@ -61,9 +67,8 @@ def ports() -> Iterator[list[int]]:
 
 def test_the_first_address_that_answers_is_taken(ports):
     endpoints = [
-        ("ps", 0, (["127.0.0.1"], ports[0]), None),
-        ("chief", 0, None, None),
-        ("worker", 0, (["127.0.0.2", "127.0.0.1"], ports[1]), None),
+        Endpoint("ps", 0, ["127.0.0.1"], ports[0], b""),
+        Endpoint("worker", 0, ["127.0.0.2", "127.0.0.1"], ports[1], b""),
     ]
     assert cluster._hosts_that_answer(endpoints) == {
         "ps": {0: f"127.0.0.1:{ports[0]}"},
@@ -73,18 +78,33 @@ def test_the_first_address_that_answers_is_taken(ports):
 
 def test_a_server_that_does_not_answer_is_named(ports):
     endpoints = [
-        ("worker", 0, (["127.0.0.1"], ports[0]), None),
-        ("worker", 1, (["127.0.0.2", "127.0.0.3"], ports[1]), None),
+        Endpoint("worker", 0, ["127.0.0.1"], ports[0], b""),
+        Endpoint("worker", 1, ["127.0.0.2", "127.0.0.3"], ports[1], b""),
     ]
     words = f"worker 1 must be reachable .* 127.0.0.2, 127.0.0.3, port {ports[1]}"
     with pytest.raises(UserError, match=words):
         cluster._hosts_that_answer(endpoints)
 
 
-def test_a_server_that_has_not_started_is_named_with_its_reason():
-    endpoints = [("ps", 1, None, "it says: address in use")]
-    with pytest.raises(UserError, match="server of ps 1 must start; it says: address"):
-        cluster._hosts_that_answer(endpoints)
+def test_a_server_that_does_not_start_is_named_with_its_reason(monkeypatch):
+    monkeypatch.setattr(serving, "_START", "raise SystemExit(7)")
+    role = roles.Role(roles.SERVER, 1)
+    child = serving.Child(role, Threads((0,), 1, 1), Guard("", "", 0, True))
+    with pytest.raises(UserError, match="server of ps 1 must start; it ended with 7"):
+        child.await_start(role)
+    child.kill()
+
+
+@given(waits=st.lists(st.floats(0, 1000), max_size=60), stall_seconds=st.floats(1, 900))
+def test_restarts_are_numbered_and_too_many_in_a_span_of_time_refused(
+    waits, stall_seconds
+):
+    restarts, span = Restarts(stall_seconds), MOST_RESTARTS * (stall_seconds + 120)
+    times: list[float] = []
+    for now in itertools.accumulate(waits):
+        is_allowed = sum(now - time < span for time in times) < MOST_RESTARTS
+        assert restarts.next(now) == (len(times) + 1 if is_allowed else 0)
+        times += [now] if is_allowed else []
 
 
 LOST = "Additional GRPC error information from remote target /job:worker/task:1"
@@ -337,14 +357,15 @@ def test_a_failed_closure_names_the_corrupt_record_wherever_its_error_is_raised(
 def test_a_child_is_lost_the_stall_time_after_its_next_sign_was_due(
     monkeypatch, steps, stall_seconds, silence
 ):
-    program = "import time; print(7, flush=True); time.sleep(60)"
+    program = "import time; print('.', flush=True); time.sleep(60)"
     monkeypatch.setattr(serving, "_START", program)
     now = [100.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr(serving, "time", clock)
-    server = serving.Child(roles.Role(roles.SERVER, 0), Threads((0,), 1, 1))
+    role = roles.Role(roles.SERVER, 0)
+    server = serving.Child(role, Threads((0,), 1, 1), Guard("", "", 0, True))
     try:
-        assert server.await_port() == 7
+        server.await_start(role)
         found = []
         for seconds in steps:
             now[0] += seconds

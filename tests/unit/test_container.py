@@ -48,6 +48,7 @@ def test_what_was_made_in_the_clone_is_not_copied():
         "demo-run/model/config.json",
         "resnet/__pycache__/api.cpython-311.pyc",
         "resnet/native/libresnet_ops.so",
+        "resnet/native/libresnet_ports.so",
         "resnet_cpu.egg-info/PKG-INFO",
     ):
         assert is_ignored(path), path

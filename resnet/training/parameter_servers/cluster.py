@@ -10,6 +10,8 @@ import tensorflow as tf
 from absl import logging as absl_logging
 
 from resnet.base.errors import UserError
+from resnet.training.parameter_servers import private_ports
+from resnet.training.parameter_servers.private_ports import Guard
 from resnet.training.parameter_servers.roles import SERVER, WORKER, Endpoint
 
 _CONNECT_SECONDS = 5.0
@@ -19,11 +21,11 @@ _MAX_CONNECTIONS = 64
 def connect(
     endpoints: Sequence[Endpoint],
 ) -> tf.distribute.coordinator.ClusterCoordinator:
-    """Returns the coordinator of the servers and workers of all ranks.
+    """Returns the coordinator of these servers and workers.
 
-    Raises:
-        UserError: If a server has not started, or can't be reached.
+    Raises UserError if one can't be reached.
     """
+    Guard.of(None, endpoints).install()
     cluster = tf.train.ClusterSpec(_hosts_that_answer(endpoints))
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         cluster, rpc_layer="grpc"
@@ -42,30 +44,23 @@ def connect(
 def _hosts_that_answer(endpoints: Sequence[Endpoint]) -> dict[str, dict[int, str]]:
     """Returns host and port of each server, by job and index; errors as `connect`."""
     hosts: dict[str, dict[int, str]] = {SERVER: {}, WORKER: {}}
-    started = []
-    for job, index, endpoint, failure in endpoints:
-        if failure:
-            raise UserError(
-                f"the TensorFlow server of {job} {index} must start; {failure}. Its"
-                " messages are above."
-            )
-        if endpoint is not None:
-            started.append((job, index, *endpoint))
     # At the same time: an address that doesn't answer takes seconds.
     with ThreadPoolExecutor(_MAX_CONNECTIONS) as pool:
-        answers = pool.map(lambda server: _reachable(*server), started)
-        for (job, index, *_), address in zip(started, answers, strict=True):
-            hosts[job][index] = address
+        for server, address in zip(
+            endpoints, pool.map(_reachable, endpoints), strict=True
+        ):
+            hosts[server.job][server.index] = address
     return hosts
 
 
-def _reachable(job: str, index: int, addresses: Sequence[str], port: int) -> str:
+def _reachable(server: Endpoint) -> str:
     """Returns the first of a host's addresses at which its server answers."""
-    for address in addresses:
+    for address in private_ports.addresses_from_here(server):
         with contextlib.suppress(OSError):
-            socket.create_connection((address, port), _CONNECT_SECONDS).close()
-            return f"{address}:{port}"
+            socket.create_connection((address, server.port), _CONNECT_SECONDS).close()
+            return f"{address}:{server.port}"
     raise UserError(
-        f"{job} {index} must be reachable from rank 0 by TCP; it is not, at"
-        f" {', '.join(addresses)}, port {port}. Open the ports between the hosts."
+        f"{server.job} {server.index} must be reachable from rank 0 by TCP; it is not,"
+        f" at {', '.join(server.addresses)}, port {server.port}. Open the ports between"
+        " the hosts."
     )

@@ -22,7 +22,7 @@ from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.runtime import preemption, program, startup
 from resnet.runtime.job import Job, PreparedRun, Run
 from resnet.runtime.preemption import Preempted, StopSignals
-from resnet.training.parameter_servers import roles, serving
+from resnet.training.parameter_servers import private_ports, roles, serving
 from resnet.training.parameter_servers.roles import (
     COORDINATOR,
     WORKER,
@@ -73,15 +73,22 @@ def train(
     if role.job == COORDINATOR:
         # A lost worker isn't an error: its rank tells of it in a sentence.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with communicator.collective_errors():
+        private_ports.require_library()
+    on_one_host = process.num_local_ranks == process.num_ranks
     settings = prepared.settings
     threads = startup.settle_placement(
         process, communicator, settings, shares_cores=role.job != WORKER
     )
     fewest_cpus = _agree_for_workers(role, prepared, threads, communicator)
     if role.job != COORDINATOR:
-        serving.serve(role, threads, communicator, settings.stall_seconds, signals)
+        serving.serve(
+            role, threads, on_one_host, communicator, settings.stall_seconds, signals
+        )
         return
-    endpoints = communicator.allgather((role.job, role.index, None, ""))
+    endpoints = communicator.allgather(None)[1:]
+    with communicator.collective_errors():
+        pass  # If a server doesn't start.
     background = communicator.duplicate()
     job = Job(communicator.alone(), threads, JobSignals(signals, background))
     workers = Workers(

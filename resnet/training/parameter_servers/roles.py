@@ -6,8 +6,18 @@ from typing import NamedTuple
 COORDINATOR = "coordinator"
 SERVER, WORKER = "ps", "worker"  # The names of TensorFlow's jobs.
 
-# Of a rank: its job, its index, addresses and port of its server, and why it has none.
-Endpoint = tuple[str, int, tuple[list[str], int] | None, str]
+
+class Endpoint(NamedTuple):
+    """Where a server listens: its rank's role, its host's IPv4 addresses, and its port.
+
+    It answers only those who send its `secret`.
+    """
+
+    job: str
+    index: int
+    addresses: list[str]
+    port: int
+    secret: bytes
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Ranks that serve or work: they look after their child process until the job ends."""
 
+import contextlib
+import json
 import os
 import select
 import subprocess
@@ -10,15 +12,18 @@ from pathlib import Path
 
 from absl import logging
 
+from resnet.base.errors import UserError
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import Threads
 from resnet.runtime.preemption import StopSignals, stop_requested
+from resnet.training.parameter_servers import private_ports
+from resnet.training.parameter_servers.private_ports import Guard
 from resnet.training.parameter_servers.roles import SERVER, Role
 from resnet.training.parameter_servers.task_server import HEARTBEAT_SECONDS
-from resnet.watchdog import client
 
 _POLL_SECONDS = 0.1
 START_SECONDS = 120.0  # Importing TensorFlow from a slow network disk takes long.
+MOST_RESTARTS = 5  # Of a worker, within the time in which one that hangs has as many.
 _REPOSITORY = Path(__file__).resolve().parents[3]
 _START = """
 import sys
@@ -28,15 +33,11 @@ main()
 """
 
 
-class ChildFailed(RuntimeError):
-    """A child process did not start."""
-
-
 class Child:
     """A child process with a TensorFlow server, and how it is doing."""
 
-    def __init__(self, role: Role, threads: Threads, port: int = 0) -> None:
-        """Starts the process, whose server gets any free TCP port unless one is set."""
+    def __init__(self, role: Role, threads: Threads, guard: Guard) -> None:
+        """Starts the process, whose server listens at the port of the guard."""
         self._process = subprocess.Popen(
             [
                 sys.executable,
@@ -45,33 +46,36 @@ class Child:
                 str(_REPOSITORY),
                 f"--job={role.job}",
                 f"--index={role.index}",
-                f"--port={port}",
                 f"--parent={os.getpid()}",
                 f"--num_intra_threads={threads.num_intra_threads}",
                 f"--num_inter_threads={threads.num_inter_threads}",
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,
             start_new_session=True,  # Signals to the job are for its ranks.
         )
-        assert self._process.stdout is not None  # noqa: S101 - It is a pipe.
+        assert self._process.stdin is not None  # noqa: S101 - They are pipes.
+        assert self._process.stdout is not None  # noqa: S101
+        with contextlib.suppress(BrokenPipeError):  # It has ended, as `why_lost` tells.
+            self._process.stdin.write(json.dumps(guard).encode() + b"\n")
         self._output = self._process.stdout.fileno()
         self._heard_at = self._asked_at = time.monotonic()
         self._has_started = False
 
-    def await_port(self) -> int:
-        """Returns the TCP port of the server; raises ChildFailed if it won't listen."""
-        line = b""
-        while not line.endswith(b"\n"):
-            left = self._heard_at + START_SECONDS - time.monotonic()
-            if left <= 0 or not select.select([self._output], [], [], left)[0]:
-                raise ChildFailed(f"it did not listen within {START_SECONDS:.0f} s")
-            byte = os.read(self._output, 1)
-            if not byte:
-                raise ChildFailed(f"it ended with {self._process.wait()}")
-            line += byte
+    def await_start(self, role: Role) -> None:
+        """Waits until the server listens; raises UserError if it won't."""
+        failure = ""
+        if not select.select([self._output], [], [], START_SECONDS)[0]:
+            failure = f"it did not listen within {START_SECONDS:.0f} s"
+        elif not os.read(self._output, 1):
+            failure = f"it ended with {self._process.wait()}"
+        if failure:
+            raise UserError(
+                f"the TensorFlow server of {role.job} {role.index} must start;"
+                f" {failure}. Its messages are above."
+            )
         self._heard_at, self._has_started = time.monotonic(), True
-        return int(line)
 
     def why_lost(self, stall_seconds: float) -> str:
         """Returns why the child can't be waited for any longer; empty if it can.
@@ -106,9 +110,30 @@ class Child:
                 pipe.close()
 
 
+class Restarts:
+    """Counts the restarts of a worker, and limits those of one that always dies."""
+
+    def __init__(self, stall_seconds: float) -> None:
+        """Allows `MOST_RESTARTS` within the time that as many hanging starts take."""
+        self._span_seconds = MOST_RESTARTS * (stall_seconds + START_SECONDS)
+        self._times: list[float] = []
+
+    def next(self, now: float) -> int:
+        """Returns the number of a restart that is due, from 1; 0 if it is too many."""
+        recent = [time for time in self._times if now - time < self._span_seconds]
+        if len(recent) >= MOST_RESTARTS:
+            return 0
+        self._times.append(now)
+        return len(self._times)
+
+    def __str__(self) -> str:
+        return f"{MOST_RESTARTS} restarts within {self._span_seconds / 60:.0f} minutes"
+
+
 def serve(
     role: Role,
     threads: Threads,
+    on_one_host: bool,
     communicator: Communicator,
     stall_seconds: float,
     signals: StopSignals,
@@ -117,20 +142,20 @@ def serve(
 
     A worker that has died, or is silent for `stall_seconds`, is killed and started
     again on the same port: the runtime takes it back, and another worker computes again
-    what it computed. A parameter server that is lost ends the job. Rank 0 is notified
-    of the stop requests of this rank.
+    what it computed. One that dies too often, or a parameter server that is lost, ends
+    the job. Rank 0 is notified of the stop requests of this rank.
 
     Raises:
+        AgreedError: On all ranks, if a server does not start.
         AgreedError, AgreedFailure, Preempted: As rank 0 ends the job.
     """
-    child, port, failure = Child(role, threads), 0, ""
-    try:
-        try:
-            port = child.await_port()
-        except ChildFailed as error:
-            failure = str(error)
-        endpoint = (client.own_addresses(), port)
-        communicator.allgather((role.job, role.index, endpoint, failure))
+    with contextlib.ExitStack() as at_end:
+        own = at_end.enter_context(private_ports.held_endpoint(role, on_one_host))
+        guard = Guard.of(own, communicator.allgather(own)[1:])
+        child = Child(role, threads, guard)
+        at_end.callback(lambda: child.kill())
+        with communicator.collective_errors():
+            child.await_start(role)
         background = communicator.duplicate()
         endings: list[Exception | None] = []  # What all ranks are to raise.
         has_ended = threading.Event()
@@ -140,7 +165,7 @@ def serve(
             has_ended.set()
 
         threading.Thread(target=await_ending, name="ending", daemon=True).start()
-        has_notified = False
+        has_notified, restarts = False, Restarts(stall_seconds)
         communicator.report_status(
             f"looking after its {role.job}", is_timed=False, waits_for_others=True
         )
@@ -148,19 +173,31 @@ def serve(
             if stop_requested(signals) and not has_notified:
                 background.notify_rank_0()
                 has_notified = True
-            reason = "" if failure else child.why_lost(stall_seconds)
-            if reason and role.job == SERVER:
-                communicator.abort(
-                    1,
-                    f"error: parameter server {role.index} {reason}, and the weights"
-                    " since the last checkpoint are lost with it. The same command"
-                    " resumes from that checkpoint.",
-                )
-            elif reason:
-                logging.warning("worker %d %s; it is restarted", role.index, reason)
-                child.kill()
-                child = Child(role, threads, port)
+            if not (reason := child.why_lost(stall_seconds)):
+                continue
+            number = 0 if role.job == SERVER else restarts.next(time.monotonic())
+            if not number:
+                communicator.abort(1, _why_over(role, reason, restarts))
+            # With its number, since each text is printed once.
+            logging.warning(
+                "worker %d %s; it is restarted (restart %d)", role.index, reason, number
+            )
+            child.kill()
+            child = Child(role, threads, guard)
         if endings[0] is not None:
             raise endings[0]
-    finally:
-        child.kill()
+
+
+def _why_over(role: Role, reason: str, restarts: Restarts) -> str:
+    """Returns the sentence with which a lost child ends the job."""
+    if role.job == SERVER:
+        return (
+            f"error: parameter server {role.index} {reason}, and the weights since the"
+            " last checkpoint are lost with it. The same command resumes from that"
+            " checkpoint."
+        )
+    return (
+        f"error: worker {role.index} {reason}, after the limit of {restarts}. Look for"
+        " the reason on its host, such as too little memory. The same command resumes"
+        " from the last checkpoint."
+    )

@@ -1,16 +1,19 @@
 """The process of a TensorFlow server, a child of the rank that looks after it.
 
-It prints the port on which it listens, then a dot every second, and ends with its
-parent: when its standard input is closed, or when the parent dies.
+It reads a line with its port and whom it may talk to (`private_ports.Guard`), prints a
+dot when it listens and then every second, and ends with its parent: when its standard
+input is closed, or when the parent dies.
 """
 
 import argparse
+import json
 import os
 import select
 import signal
 import sys
 
 from resnet.runtime import startup
+from resnet.training.parameter_servers.private_ports import Guard
 from resnet.watchdog import proc
 
 HEARTBEAT_SECONDS = 1.0
@@ -24,21 +27,22 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--job", required=True)
     parser.add_argument("--index", type=int, required=True)
-    parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--num_intra_threads", type=int, required=True)
     parser.add_argument("--num_inter_threads", type=int, required=True)
     arguments = parser.parse_args()
+    guard = Guard(*json.loads(sys.stdin.readline()))
     proc.send_signal_at_parents_end(signal.SIGKILL, arguments.parent)
     startup.import_tensorflow()
     import tensorflow as tf
 
+    guard.install()
     from resnet import native
 
     native.ops()  # Graphs that use the ops arrive once the server has started.
-    server = tf.distribute.Server(
+    _server = tf.distribute.Server(  # It lives as long as this reference.
         tf.train.ClusterSpec(
-            {arguments.job: {arguments.index: f"localhost:{arguments.port}"}}
+            {arguments.job: {arguments.index: f"localhost:{guard.port}"}}
         ),
         job_name=arguments.job,
         task_index=arguments.index,
@@ -48,8 +52,7 @@ def main() -> None:
             inter_op_parallelism_threads=_BLOCKING_OPS + arguments.num_inter_threads,
         ),
     )
-    sys.stdout.write(server.target.rpartition(":")[2] + "\n")
-    sys.stdout.flush()
+    os.write(1, b".")
     while not select.select([0], [], [], HEARTBEAT_SECONDS)[0]:
         os.write(1, b".")
     os._exit(0)  # A server can't be stopped, and nothing of it is worth saving.
