@@ -69,13 +69,11 @@ def train(
         ranks = process.num_local_ranks, process.local_rank
         if shortage := limits.describe_shortage(*ranks, _THREADS):
             raise UserError(shortage)
+        private_ports.require_library()
     role = roles.of_rank(communicator.rank, prepared.config.num_ps)
     if role.job == COORDINATOR:
         # A lost worker isn't an error: its rank tells of it in a sentence.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with communicator.collective_errors():
-        private_ports.require_library()
-    on_one_host = process.num_local_ranks == process.num_ranks
     settings = prepared.settings
     threads = startup.settle_placement(
         process, communicator, settings, shares_cores=role.job != WORKER
@@ -83,7 +81,12 @@ def train(
     fewest_cpus = _agree_for_workers(role, prepared, threads, communicator)
     if role.job != COORDINATOR:
         serving.serve(
-            role, threads, on_one_host, communicator, settings.stall_seconds, signals
+            role,
+            threads,
+            process.has_all_ranks_on_node,
+            communicator,
+            settings.stall_seconds,
+            signals,
         )
         return
     endpoints = communicator.allgather(None)[1:]

@@ -16,10 +16,11 @@ from typing import NamedTuple
 from resnet.base.errors import UserError
 from resnet.training.parameter_servers.roles import Endpoint, Role
 from resnet.watchdog import client
+from resnet.watchdog.connections import LOOPBACK
 
 LIBRARY = Path(__file__).parents[2] / "native" / "libresnet_ports.so"
 _TENSORFLOW = "/libtensorflow_cc.so"  # Its library with gRPC.
-_LOOPBACK = ["127.0.0.1"]
+_LOOPBACK = [LOOPBACK]
 _BYTES_PER_ADDRESS = 4 + 2 + 32  # IPv4 address, port, secret.
 
 
@@ -43,7 +44,7 @@ def held_endpoint(role: Role, on_one_host: bool) -> Iterator[Endpoint]:
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind((_LOOPBACK[0] if on_one_host else "", 0))
+        holder.bind((LOOPBACK if on_one_host else "", 0))
         addresses = _LOOPBACK if on_one_host else client.own_addresses()
         port, secret = holder.getsockname()[1], secrets.token_bytes(32)
         yield Endpoint(role.job, role.index, addresses, port, secret)
