@@ -7,7 +7,8 @@ COORDINATOR = "coordinator"
 SERVER, WORKER = "ps", "worker"  # The names of TensorFlow's jobs.
 
 
-class Endpoint(NamedTuple):
+@dataclass(frozen=True)
+class Endpoint:
     """Where a server listens: its rank's role, its host's IPv4 addresses, and its port.
 
     It answers only those who send its `secret`.
