@@ -189,7 +189,7 @@ def _write(plan: Plan, settings: Settings) -> str:
         progress.start_rate()
         convert.write_shards(plan, finished, num_processes, progress.add)
         rate = progress.rate()
-    written = convert.finish(plan)
+    written = convert.finish(plan, num_processes)
     for split_name, class_name in convert.emptied_classes(plan, written):
         _log(
             f"warning: all {split_name} images of class {class_name!r} were skipped, so"

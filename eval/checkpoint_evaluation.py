@@ -125,6 +125,7 @@ class CheckpointEvaluation:
                 evaluated=str(what),
                 step=what.steps[-1],
                 views=config.eval_views,
+                records_sha256=config.validation_records_sha256,
                 class_names=config.class_names,
                 class_descriptions=tuple(class_descriptions),
                 examples=whole.examples,
@@ -133,10 +134,8 @@ class CheckpointEvaluation:
                 top_probabilities=whole.probabilities,
                 wrong_images=tuple(images),
             )
-            name = what.file_name
-            if config.eval_views != "center":  # Another evaluation, of its own file.
-                name += f"-{config.eval_views}"
             with communicator.writing("the predictions"):
+                name = what.file_name
                 path = prediction_file.write(self._model_dir, name, predictions)
             logging.info("The predictions are in %s", path)
 

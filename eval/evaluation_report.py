@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,23 +19,38 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """The checkpoints and weights that a result belongs to."""
+    """What a result belongs to: checkpoints, weights, and how they were evaluated."""
 
     steps: Sequence[int]  # Ascending.
     weights: str  # "raw" or "ema", the exponential moving average of the weights.
     combine: str  # What is averaged: "weights", "predictions", or "none".
+    views: str = "center"
+    recalibration_batches: int = 0
+    # The first digits of the digest of the records, if they aren't those of the run.
+    other_records: str = ""
 
     def __str__(self) -> str:
         steps = ", ".join(map(str, self.steps))
         name = f"step {steps}"
         if self.combine != "none":
             name = f"mean {self.combine} of steps {steps}"
-        return f"{name}, EMA weights" if self.weights == "ema" else name
+        return ", ".join([name, *filter(None, (text for text, _ in self._options()))])
+
+    def _options(self) -> Iterator[tuple[str, str]]:
+        """Yields what isn't usual, for texts and for the names of files."""
+        if self.weights == "ema":
+            yield "EMA weights", "-ema"
+        if self.views != "center":
+            yield "", f"-{self.views}"  # The text of a result has them.
+        if number := self.recalibration_batches:
+            yield f"PreciseBN of {number} batches", f"-precise-bn-{number}"
+        if self.other_records:
+            yield f"other records ({self.other_records})", f"-of-{self.other_records}"
 
     @property
     def file_name(self) -> str:
-        """The name of a file of this evaluation, another for means of other steps."""
-        suffix = "-ema" if self.weights == "ema" else ""
+        """The name of a file of this evaluation, which no other one has."""
+        suffix = "".join(end for _, end in self._options())
         if self.combine == "none":
             return f"step-{self.steps[-1]:08d}{suffix}"
         checksum = zlib.crc32(",".join(map(str, self.steps)).encode())

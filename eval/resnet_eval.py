@@ -13,7 +13,7 @@ import pathlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if __package__ in (None, ""):  # Run by its path: the packages are beside this folder.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
@@ -21,6 +21,8 @@ if __package__ in (None, ""):  # Run by its path: the packages are beside this f
 from resnet.base import program as base_program  # Before imports that may fail.
 
 # isort: split
+
+from absl import logging
 
 from data_prep.records.manifest import RecordSet
 from data_prep.sources import imagenet_labels
@@ -162,6 +164,7 @@ def evaluate(
     startup.check_same_settings(what, record_set, run_config, communicator)
     with communicator.collective_errors():
         config = with_overrides(run_config, settings, line)
+        config = dataclasses.replace(config, **record_sets.digests(record_set))
         splits = splits_to_read(config, split, record_set)
     shards = startup.check_shards(record_set, splits, config.shard_by, communicator)
     with host_warnings.gathered(communicator):
@@ -172,13 +175,12 @@ def evaluate(
         precision.choose(config.precision, communicator)  # Warns where bf16 is slow.
     job = Job(communicator, threads, signals)
     evaluation = make_evaluation(config, settings, weights, example_shards, job)
-    same = {
-        "model_dir": model_dir,
-        "split": split,
+    how: dict[str, Any] = {
         "views": config.eval_views,
-        "combine": settings.combine,
         "recalibration_batches": config.recalibration_batches,
+        "other_records": other_records(config, run_config, splits),
     }
+    same = {"model_dir": model_dir, "split": split, "combine": settings.combine, **how}
     json_file = settings.json_file if communicator.rank == 0 else ""
     report = EvaluationReport(same, json_file)
     known = record_set.manifest
@@ -186,6 +188,7 @@ def evaluate(
     for evaluated, result, top in evaluations_of(
         evaluation, settings.combine, requested, steps, watch
     ):
+        evaluated = dataclasses.replace(evaluated, **how)
         with communicator.collective_errors():
             report.add(evaluated, result)
         if top:
@@ -266,6 +269,17 @@ def with_overrides(
             " are trained for other statistics: leave it out."
         )
     return dataclasses.replace(config, **overrides)
+
+
+def other_records(config: Config, run_config: Config, splits: Sequence[str]) -> str:
+    """Returns the first digits of the digests of those splits that aren't the run's."""
+    names = [f"{split}_records_sha256" for split in splits]
+    others = [
+        name for name in names if getattr(config, name) != getattr(run_config, name)
+    ]
+    if others:
+        logging.warning("the records that are read aren't those of the run")
+    return "-".join(getattr(config, name)[:8] for name in others)
 
 
 def splits_to_read(config: Config, split: str, record_set: RecordSet) -> list[str]:

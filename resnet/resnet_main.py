@@ -50,7 +50,7 @@ from resnet.export.end_of_training import export
 from resnet.hardware.placement import ProcessInfo
 from resnet.report import refresh
 from resnet.runtime import host_warnings, program, startup
-from resnet.runtime.job import Job, PreparedRun, Run
+from resnet.runtime.job import Job, PreparedRun
 from resnet.runtime.run_lock import RunLock
 from resnet.training import run_folder, run_plan
 from resnet.watchdog import history
@@ -138,7 +138,7 @@ def prepare(
         recipe_file.get(flags.recipe),
         command_line.overrides(line),
         flags.require_mixed,
-        record_set.manifest,
+        record_set,
         communicator,
     )
     shared = dataclasses.replace(config, data_dir="")  # It may differ between hosts.
@@ -174,7 +174,7 @@ def train_synchronously(
             exchange=exchange_choice.choose(prepared.config, communicator),
         )
     save_settings(config, communicator.num_ranks, communicator)
-    run = Run(config, shards["train"], shards.get("validation"), prepared.lock)
+    run = prepared.opened(config, shards)
     if loop.train_and_evaluate(run, Job(communicator, threads, signals)):
         export(config, communicator)
 
@@ -194,7 +194,7 @@ def resolve_settings(
     recipe: Recipe,
     overrides: Mapping[str, object],
     require_mixed: bool,
-    contents: manifest.Manifest,
+    record_set: manifest.RecordSet,
     communicator: Communicator,
 ) -> tuple[Config, list[str], RunLock | None]:
     """Returns the settings of the run, the splits that it reads, and rank 0's lock.
@@ -203,8 +203,12 @@ def resolve_settings(
     """
     lock = None
     with communicator.collective_errors():
+        contents = record_set.manifest
         split = contents.splits["train"]
-        config = resolve(recipe, overrides, split.num_examples, contents.class_names)
+        config = dataclasses.replace(
+            resolve(recipe, overrides, split.num_examples, contents.class_names),
+            **record_sets.digests(record_set),
+        )
         splits = run_plan.splits_to_read(config, contents)
         check_ranks(config, explain.num_parts(config, communicator.num_ranks))
         if require_mixed:

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from data_prep import imagenet_to_tfrecords, worker_processes
+from data_prep.records import verified
 from tests import in_process, shared_memory
 from tests.in_process import Done
 
@@ -116,13 +117,14 @@ def run_here(*flags: str) -> Done:
 
 
 def content(root: pathlib.Path) -> dict[str, bytes]:
-    """Each file's bytes, hidden ones included."""
+    """Each file's bytes, hidden ones included, but for the states of files."""
     return {
         os.path.relpath(os.path.join(folder, name), root): pathlib.Path(
             folder, name
         ).read_bytes()
         for folder, _, names in os.walk(root)
         for name in names
+        if name != verified.FILE_NAME
     }
 
 

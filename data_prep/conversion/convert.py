@@ -10,7 +10,7 @@ from data_prep import worker_processes
 from data_prep.conversion import shards
 from data_prep.conversion.plan import Plan, SplitPlan
 from data_prep.conversion.shards import ShardReport
-from data_prep.records import manifest, tf_example
+from data_prep.records import manifest, tf_example, verified
 from data_prep.records.class_mixing import write_split
 from resnet.base.errors import UserError
 
@@ -58,11 +58,22 @@ def write_shards(
     )
 
 
-def finish(plan: Plan) -> manifest.Manifest:
+def finish(plan: Plan, num_processes: int) -> manifest.Manifest:
     """Writes offsets and manifest, removes the shard reports, returns the manifest.
 
-    Raises UserError if a report is missing or corrupt.
+    Raises UserError if a report is missing or corrupt, or an image has changed since it
+    was read, so that the set would mix images of two moments.
     """
+    is_same: dict[str, bool] = {}
+    jobs, keep = plan.shard_jobs(), lambda result: is_same.update([result])
+    worker_processes.run(shards.has_read_these_images, jobs, num_processes, keep)
+    if changed := [path for path in plan.paths if not is_same[path]]:
+        raise UserError(
+            f"the images must not change while they are converted; those of"
+            f" {len(changed):,} of the {len(plan.paths):,} shards have changed since"
+            f" they were read, the first shard is {changed[0]}. Rerun the same command"
+            " to convert these shards again."
+        )
     counts: Counter[str] = Counter()
     splits = {split.name: _finish_split(plan, split, counts) for split in plan.splits}
     num_ignored_orientations = counts.pop(_IGNORED_ORIENTATIONS)
@@ -85,6 +96,7 @@ def finish(plan: Plan) -> manifest.Manifest:
         },
     )
     manifest.write(complete, plan.root)
+    verified.write_all(manifest.RecordSet(complete, plan.root, plan.root))
     shutil.rmtree(plan.root / manifest.CONVERSION_FOLDER, ignore_errors=True)
     return complete
 

@@ -5,6 +5,7 @@ name. A resumed conversion keeps the shards that agree with their reports, if th
 that they were made from have not changed.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -17,7 +18,7 @@ from typing import Any
 from data_prep.records import image_encoding, manifest, tf_example, tfrecord
 from data_prep.records.class_mixing import ShardContent
 from data_prep.sources.image_list import SourceImage, files_digest
-from resnet.base import atomic_files, json_file
+from resnet.base import atomic_files, json_file, regular_file
 from resnet.base.errors import UserError
 
 
@@ -140,15 +141,25 @@ def check_shard(job: ShardJob) -> ShardReport | None:
     try:
         if report.source_digest != files_digest(job.images):
             return None
-        with open(pathlib.Path(job.root, job.path), "rb") as file:
-            if os.fstat(file.fileno()).st_size != report.num_bytes:
-                return None
-            digest = hashlib.sha256()
-            while block := file.read(1 << 20):
-                digest.update(block)
+        path = pathlib.Path(job.root, job.path)
+        is_whole = path.stat().st_size == report.num_bytes
+        return (
+            report if is_whole and regular_file.sha256(path) == report.sha256 else None
+        )
     except OSError:
         return None  # Writing the shard again reports a missing image.
-    return report if digest.hexdigest() == report.sha256 else None
+
+
+def has_read_these_images(job: ShardJob) -> tuple[str, bool]:
+    """Returns a shard's path, and whether its images are still those it has read.
+
+    Their sizes and modification times tell.
+    """
+    report = read_report(job.root, job.path)
+    with contextlib.suppress(OSError):
+        digest = files_digest(job.images)
+        return job.path, report is None or report.source_digest == digest
+    return job.path, False
 
 
 def report_path(root: str | os.PathLike[str], shard_path: str) -> pathlib.Path:

@@ -46,7 +46,7 @@ class ShardContent:
 
     path: str  # As in `Shard`, like `num_bytes` and `sha256`.
     num_bytes: int
-    sha256: str | None
+    sha256: str
     offsets: Sequence[int]  # Byte offset of each record.
     class_counts: Sequence[tuple[int, int]]  # Class and number of records, if any.
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data_prep.records import layouts, manifest, tf_example
+from data_prep.records import layouts, manifest, tf_example, verified
 from data_prep.records.class_mixing import ShardContent, write_split
 from data_prep.records.layouts import Layout
 from data_prep.records.tf_example import Features
+from resnet.base import regular_file
 from resnet.base.errors import UserError, naming_failures
 
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
@@ -35,6 +36,7 @@ class ScannedFile:
     num_bytes: int
     offsets: npt.NDArray[np.int64]  # Byte offset of each record, `[num_records]`.
     labels: npt.NDArray[np.int64]  # As stored, `[num_records]`.
+    sha256: str
     # The byte offset of the first record of each image format ("jpeg", "png"), and of
     # each pair of a label and a class name, if the records contain names.
     image_formats: dict[str, int]
@@ -126,13 +128,15 @@ def _scan(
 
 
 def _scan_file(layout: Layout, name: str) -> ScannedFile:
-    """Returns the offsets and labels of a file's records."""
+    """Returns the digest of a file, and the offsets and labels of its records."""
     num_bytes = 0
     offsets: list[int] = []
     labels: list[int] = []
     image_formats: dict[str, int] = {}
     named_labels: dict[tuple[int, str], int] = {}
     is_oriented = False
+    with naming_failures(f"reading {layout.root / name}"):
+        digest = regular_file.sha256(layout.root / name)
 
     def read(features: Features) -> tuple[int, str, str]:
         nonlocal is_oriented
@@ -158,6 +162,7 @@ def _scan_file(layout: Layout, name: str) -> ScannedFile:
         num_bytes=num_bytes,
         offsets=np.array(offsets, np.int64),
         labels=np.array(labels, np.int64),
+        sha256=digest,
         image_formats=image_formats,
         named_labels=named_labels,
         is_oriented=is_oriented,
@@ -277,6 +282,7 @@ def _save(
         image_format=_image_format(layout, files),
     )
     manifest.write(built, index_dir)
+    verified.write_all(manifest.RecordSet(built, layout.root, index_dir))
 
 
 def _save_split(
@@ -289,7 +295,7 @@ def _save_split(
         ShardContent(
             path=file.name,
             num_bytes=file.num_bytes,
-            sha256=None,
+            sha256=file.sha256,
             offsets=file.offsets.tolist(),
             class_counts=list(Counter((file.labels - labels.start).tolist()).items()),
         )

@@ -54,7 +54,7 @@ class Shard:
     path: str  # POSIX, relative to the folder of the records.
     num_records: int  # At least 1.
     num_bytes: int
-    sha256: str | None  # In hexadecimal; None in sets that other programs wrote.
+    sha256: str  # In hexadecimal.
     class_mixing: float  # The statistic of `class_mixing.class_mixing`.
 
 
@@ -81,6 +81,12 @@ class Split:
     def num_examples(self) -> int:
         """Number of examples (records) in all shards."""
         return sum(shard.num_records for shard in self.shards)
+
+    @property
+    def records_sha256(self) -> str:
+        """The SHA-256 of the shards' digests in order, wherever the shards are."""
+        digests = "".join(shard.sha256 for shard in self.shards)
+        return hashlib.sha256(digests.encode()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -223,6 +229,10 @@ class RecordSet:
     # The folder with `manifest.json` and the offsets files, which is `records_dir`
     # unless that folder isn't writable.
     index_dir: pathlib.Path
+    # The states of the files that this process knows to be good (`verified`), by path.
+    verified: dict[str, Any] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False
+    )
 
 
 def write(manifest: Manifest, index_dir: str | os.PathLike[str]) -> None:
@@ -327,7 +337,7 @@ def check_files(
             f"{len(problems)} of the {len(indices) + 1} files of split {split_name}"
             f" (shards and offsets) in {record_set.records_dir} don't match"
             f" {record_set.index_dir / FILE_NAME}; the first one: {problems[0]}."
-            f" {_remedy(record_set, split)} If each node has only some of the shards,"
+            f" {remedy(record_set)} If each node has only some of the shards,"
             " train with --shard_by=file."
         )
 
@@ -406,8 +416,7 @@ def read_offsets(record_set: RecordSet, split: Split) -> npt.NDArray[np.int64]:
     path = record_set.index_dir / split.offsets_path
 
     def refused(problem: str) -> UserError:
-        remedy = _remedy(record_set, split)
-        return UserError(f"the offsets file {path} {problem}. {remedy}")
+        return UserError(f"the offsets file {path} {problem}. {remedy(record_set)}")
 
     try:
         data = regular_file.read_bytes(path, 8 * split.num_examples + _MAX_NUMPY_HEADER)
@@ -462,9 +471,9 @@ def cache() -> pathlib.Path:
     return pathlib.Path(os.path.expanduser("~/.cache/resnet-cpu"))
 
 
-def _remedy(record_set: RecordSet, split: Split) -> str:
+def remedy(record_set: RecordSet) -> str:
     """Returns the advice for files that don't match the manifest."""
-    if all(shard.sha256 is not None for shard in split.shards):
+    if "indexed" not in record_set.manifest.source:
         return "Copy the record set again or convert it again."
     index = record_set.index_dir
     if index == record_set.records_dir:

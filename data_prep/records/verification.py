@@ -136,7 +136,7 @@ def _check_shard(job: _Job) -> tuple[_Job, list[Problem], npt.NDArray[np.int64]]
     except OSError as error:
         note(f"it can't be read ({error.strerror})")
     else:
-        if not problems and job.shard.sha256 not in (None, digest):
+        if not problems and job.shard.sha256 != digest:
             note(
                 "its records are good, but its SHA-256 differs from the manifest's:"
                 " it is not the file that was written"

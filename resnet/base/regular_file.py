@@ -1,12 +1,14 @@
 """Opens and reads files that a user names, without hanging on a named pipe."""
 
 import errno
+import hashlib
 import os
 import re
 import stat
 from typing import BinaryIO
 
 _LINE_END = re.compile("\r\n|\r|\n")
+_BLOCK_BYTES = 1 << 20
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
@@ -33,6 +35,15 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytes:
             what = f"{num_bytes:,} bytes are too many, at most {max_bytes:,}"
             raise OSError(errno.EFBIG, what, str(path))
         return file.read()
+
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """Returns the SHA-256 of a regular file in hexadecimal; raises OSError."""
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def read_lines(path: str | os.PathLike[str], max_bytes: int) -> list[str]:

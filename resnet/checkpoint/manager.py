@@ -3,7 +3,7 @@
 import dataclasses
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,16 @@ class CheckpointManager:
         state: TrainState,
         communicator: Communicator,
         lock: RunLock | None = None,
+        verify_records: Callable[[Communicator], None] = lambda _: None,
     ) -> None:
         """Starts the intervals between checkpoints at the present state.
 
         Rank 0 writes the checkpoint; each rank with `rank_variables` writes those
-        itself. The lock is that of the run's folder, on the rank that holds it.
+        itself. The lock is that of the run's folder, on the rank that holds it, and
+        `verify_records` that of the run.
         """
         self._config = config
+        self._verify_records = verify_records
         self._lock = lock
         self._state = state
         self._communicator = communicator
@@ -72,8 +75,9 @@ class CheckpointManager:
 
         The metrics are those of the evaluations of this very state, by their keys in
         the metadata; empty if it was not evaluated. On all ranks it raises AgreedError
-        if the run's folder is no longer there, or another job's, and AgreedFailure if
-        weights are not finite, or not equal on all ranks although they should be.
+        if the run's folder is no longer there, or another job's, or the records have
+        changed, and AgreedFailure if weights are not finite, or not equal on all ranks
+        although they should be.
         """
         if self._saved_step == self._state.step and not evaluated:
             return
@@ -82,6 +86,7 @@ class CheckpointManager:
         )
         with self._communicator.collective_errors():
             self._require_folder()
+        self._verify_records(self._communicator)
         check_weights(self._state, self._communicator, self._state.is_synchronized)
         metadata: dict[str, Any] = {
             "config": dataclasses.asdict(self._config),

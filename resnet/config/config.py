@@ -40,6 +40,11 @@ class Config(TrainingSettings):
     class_names: tuple[str, ...]  # In the order of the labels.
     num_train_examples: int
     phases: tuple[Phase, ...]
+    # The digests of what the run reads (`manifest.Split.records_sha256` and
+    # `weight_formats.files.sha256`); empty before it is opened, or if there is none.
+    train_records_sha256: str = ""
+    initial_weights_sha256: str = ""
+    validation_records_sha256: str = changeable_setting("", flag=None)
     accumulation_steps: int = setting(
         1,
         "The micro-batches per rank and step that gradients are accumulated over.",
@@ -288,8 +293,8 @@ def refuse_other(old: Config, new: Config) -> None:
     if different := differences(old, new):
         raise UserError(
             f"{new.model_dir} holds a run with other settings"
-            f" ({'; '.join(different)}). Name another --model_dir, or the settings of"
-            " that run."
+            f" ({'; '.join(different)}). Name another --model_dir, or the settings and"
+            " the records of that run."
         )
 
 

@@ -1,12 +1,14 @@
 """Opens and checks a data set on all ranks, before TensorFlow is imported."""
 
+import hashlib
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import logging
 
-from data_prep.records import indexing, manifest
+from data_prep.records import indexing, manifest, verified
 from data_prep.records.manifest import RecordSet, Split
 from resnet.base.errors import UserError
 from resnet.distributed.communicator import Communicator
@@ -52,6 +54,12 @@ def open_record_set(
         return record_set
 
 
+def digests(record_set: RecordSet) -> dict[str, Any]:
+    """Returns the digests of the splits of a data set, by the fields of `Config`."""
+    splits = record_set.manifest.splits.items()
+    return {f"{name}_records_sha256": split.records_sha256 for name, split in splits}
+
+
 def check_split(
     record_set: RecordSet, split: Split, shard_by: str, communicator: Communicator
 ) -> list[tuple[int, ...]]:
@@ -73,6 +81,43 @@ def check_split(
     with communicator.collective_errors():
         check_shards_of_nodes(split, shards_of_ranks)
     return shards_of_ranks
+
+
+def verify_changed(
+    record_set: RecordSet,
+    shards_of_ranks: Mapping[str, Sequence[tuple[int, ...]]],
+    communicator: Communicator,
+) -> None:
+    """Verifies those of a rank's record files that changed since they were verified.
+
+    `shards_of_ranks` are by split what `check_split` returns. Ranks that see the same
+    files divide them. If none has changed, it costs a `stat` of each. Raises
+    AgreedError on all ranks if one isn't the file of the manifest.
+    """
+    splits, known = record_set.manifest.splits, record_set.verified
+    shards = [
+        splits[name].shards[index]
+        for name, of_ranks in shards_of_ranks.items()
+        for index in of_ranks[communicator.rank]
+    ]
+    if not known:
+        known.update(verified.read(record_set))
+    states: dict[str, Any] = {}
+    with communicator.collective_errors():
+        states.update(verified.states_of(record_set, shards))
+    changed = [shard for shard in shards if known.get(shard.path) != states[shard.path]]
+    if not communicator.any_rank(changed):
+        return
+    communicator.report_status("verifying the record files", is_timed=False)
+    own = hashlib.sha256(repr([states[shard.path] for shard in changed]).encode())
+    views = communicator.allgather(own.digest())
+    sharing = [rank for rank, view in enumerate(views) if view == own.digest()]
+    part = changed[sharing.index(communicator.rank) :: len(sharing)]
+    with communicator.collective_errors():
+        verified.verify(record_set, part)
+    known.update(states)
+    if communicator.rank == sharing[0]:
+        verified.write(record_set, known)
 
 
 def check_shards_of_nodes(

@@ -48,6 +48,7 @@ class Predictions:
     evaluated: str  # Such as "step 2344, EMA weights".
     step: int  # That of the newest checkpoint evaluated.
     views: str  # The test-time augmentation.
+    records_sha256: str  # The digest of the split (`manifest.Split.records_sha256`).
     class_names: tuple[str, ...]
     class_descriptions: tuple[str, ...]  # Empty if there are none.
     examples: npt.NDArray[np.int32]  # Their indices in the whole split, `[n]`.
@@ -107,6 +108,7 @@ def read(path: Path) -> Predictions:
                 evaluated=str(about["evaluated"]),
                 step=int(about["step"]),
                 views=str(about["views"]),
+                records_sha256=str(about["records_sha256"]),
                 class_names=tuple(map(str, about["class_names"])),
                 class_descriptions=tuple(map(str, about["class_descriptions"])),
                 wrong_images=_images(about["wrong_images"], images),

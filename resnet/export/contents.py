@@ -94,9 +94,11 @@ def training_set(config: Config) -> Manifest | None:
     if not config.data_dir:
         return None
     with contextlib.suppress(UserError):
-        record_set = manifest.find(config.data_dir)
-        if record_set and record_set.manifest.class_names == config.class_names:
-            return record_set.manifest
+        known = manifest.load(config.data_dir, manifest.TRAIN).manifest
+        digest = known.splits[manifest.TRAIN].records_sha256
+        is_same = config.train_records_sha256 in ("", digest)
+        if is_same and known.class_names == config.class_names:
+            return known
     logging.warning(
         "%s no longer has the record set that the network was trained on. Whether its"
         " images were rotated by EXIF or stored as JPEG is not known: they are neither"

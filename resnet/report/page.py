@@ -115,7 +115,8 @@ def _sections(
         for number, run in enumerate(runs):
             of = f" of {run.name}" if len(runs) > 1 else ""
             if run.predictions:
-                contents = predictions.section(run.predictions[-1])
+                records = run.settings.get("validation_records_sha256", "")
+                contents = predictions.section(run.predictions[-1], records)
                 name, title = f"predictions-{number}", f"Predictions{of}"
                 yield Section(name, title, "predictions", contents)
         if not any(run.predictions for run in runs):

@@ -25,8 +25,11 @@ _SHOWN_GUESSES = 3  # Below a wrong image.
 Counts = npt.NDArray[np.int64]
 
 
-def section(predictions: Predictions) -> dict[str, Any]:
-    """Returns what the page's section "predictions" shows."""
+def section(predictions: Predictions, run_records: str) -> dict[str, Any]:
+    """Returns what the page's section "predictions" shows.
+
+    `run_records` is the digest of the validation images of the run; empty if unknown.
+    """
     names = class_names(predictions)
     counts = confusion_matrix(
         predictions.labels, predictions.top_classes[:, 0], len(names)
@@ -35,6 +38,7 @@ def section(predictions: Predictions) -> dict[str, Any]:
     is_right = predictions.is_right
     return {
         "predictions": predictions,
+        "is_of_run": run_records in ("", predictions.records_sha256),
         "accuracy": float(np.mean(is_right)) if len(is_right) else None,
         "is_perfect": bool(np.all(is_right)),
         **_by_class(counts, names),

@@ -105,9 +105,11 @@ def _of_recipe(config: Config) -> Config | None:
     """Returns the settings of the recipe on the run's data; None if it isn't known."""
     try:
         recipe = recipe_file.get(config.recipe)
-        return resolve(recipe, {}, config.num_train_examples, config.class_names)
+        expected = resolve(recipe, {}, config.num_train_examples, config.class_names)
     except (UserError, OSError, ValueError, TypeError):
         return None
+    records = config.train_records_sha256
+    return dataclasses.replace(expected, train_records_sha256=records)
 
 
 def machines(runs: Sequence[RunFolder]) -> dict[str, Any]:

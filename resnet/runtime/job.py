@@ -1,6 +1,7 @@
 """Who computes, and what: the two values that travel through a training."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 from data_prep.records.manifest import RecordSet
 from resnet.config.command_line import JobSettings
 from resnet.config.config import Config
+from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import Threads
 from resnet.runtime.preemption import SeenSignals
@@ -31,6 +33,13 @@ class PreparedRun:
     shards_of_ranks: Mapping[str, list[tuple[int, ...]]]
     lock: RunLock | None
 
+    def opened(self, config: Config, shards: "Mapping[str, ExampleShard]") -> "Run":
+        """Returns the run of final settings, with this rank's part of each split."""
+        verify = functools.partial(
+            record_sets.verify_changed, self.record_set, self.shards_of_ranks
+        )
+        return Run(config, shards["train"], shards.get("validation"), self.lock, verify)
+
 
 @dataclass(frozen=True)
 class Job:
@@ -53,13 +62,16 @@ class Run:
     """What is trained, and on which examples this rank reads.
 
     In the settings, neither the precision nor the exchange is "auto". `validation` is
-    None for a run without evaluation, and `lock` on all ranks but rank 0.
+    None for a run without evaluation, and `lock` on all ranks but rank 0. All ranks
+    call `verify_records` before they save; it raises AgreedError if a file of the
+    records is no longer what it was.
     """
 
     config: Config
     train: "ExampleShard"
     validation: "ExampleShard | None" = None
     lock: RunLock | None = None
+    verify_records: Callable[[Communicator], None] = lambda _: None
 
     @property
     def folder(self) -> Path:

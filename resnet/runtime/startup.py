@@ -89,14 +89,16 @@ def check_shards(
     By "example" each rank reads all shards, by "file" those on its node.
 
     Raises:
-        AgreedError: On all ranks, if a shard is missing, truncated, or not on the nodes
-            where `shard_by` requires it.
+        AgreedError: On all ranks, if a shard is missing, truncated, changed, or not on
+            the nodes where `shard_by` requires it.
     """
     splits = record_set.manifest.splits
-    return {
+    shards = {
         name: record_sets.check_split(record_set, splits[name], shard_by, communicator)
         for name in split_names
     }
+    record_sets.verify_changed(record_set, shards, communicator)
+    return shards
 
 
 def start_on_own_cores(

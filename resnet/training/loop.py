@@ -43,7 +43,9 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
     synchronize = Synchronization(state, communicator)
     evaluations = Evaluations(run, state, job)
     log = RunLog(config, state, communicator)
-    manager = CheckpointManager(config, state, communicator, run.lock)
+    manager = CheckpointManager(
+        config, state, communicator, run.lock, run.verify_records
+    )
     log.training_starts()
     with closing(log), closing(manager):
         if communicator.any_rank(stop_requested(job.signals)):

@@ -107,26 +107,51 @@ def take_lock(model_dir: Path) -> RunLock:
 
 
 def match_saved_run(config: Config) -> dict[str, str]:
-    """Returns what a run with a checkpoint chose where `MEASURED_SETTINGS` are "auto".
+    """Returns the settings that the run in the folder, or its files, must tell.
+
+    With a checkpoint, these are what it chose where `MEASURED_SETTINGS` are "auto", and
+    the digest of its initial weights, which aren't read again; else that of the file.
 
     Raises:
         UserError: If the folder holds a run with other settings, naming the
-            differences; or if a new run has initial weights that don't exist.
+            differences; or if a new run has initial weights that don't exist, or have
+            changed since a start that has saved nothing.
     """
     model_dir = Path(config.model_dir)
     if not step_dirs.saved_steps(model_dir):
-        if config.initial_weights:
-            weight_files.kind_of(Path(config.initial_weights))
-        return {}
+        return _digest_of_weights(config) if config.initial_weights else {}
     old = retention.newest_settings(model_dir)
     if old is None and (model_dir / CONFIG_FILE).exists():
         old = load_config(config.model_dir)
     if old is None:
         return {}
     unsettled = [name for name in MEASURED_SETTINGS if getattr(config, name) == "auto"]
-    measured = {name: getattr(old, name) for name in unsettled}
+    names = (*unsettled, "initial_weights_sha256")
+    measured = {name: getattr(old, name) for name in names}
     refuse_other(old, dataclasses.replace(config, **measured))
+    if old.validation_records_sha256 != config.validation_records_sha256:
+        logging.warning(
+            "the validation images are other ones than at the last start: accuracies"
+            " from now on can't be compared with those before"
+        )
     return measured
+
+
+def _digest_of_weights(config: Config) -> dict[str, str]:
+    """Returns the digest of the initial weights of a run that has saved nothing."""
+    digest, before = weight_files.sha256(Path(config.initial_weights)), ""
+    with contextlib.suppress(UserError):  # Without settings, nothing has started.
+        old = load_config(config.model_dir)
+        if old.initial_weights == config.initial_weights:
+            before = old.initial_weights_sha256
+    if before not in ("", digest):
+        raise UserError(
+            f"{config.initial_weights} must hold the weights that the run in"
+            f" {config.model_dir} has started with, which has saved no checkpoint yet;"
+            f" their SHA-256 was {before:.12}, now it is {digest:.12}. Put them back,"
+            " or name another --model_dir."
+        )
+    return {"initial_weights_sha256": digest}
 
 
 def set_aside_unsaved(model_dir: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_prep.records import manifest
 from eval import resnet_eval
 from resnet import resnet_main
 from resnet.checkpoint import tensors
@@ -180,7 +181,13 @@ def test_the_stored_predictions_of_ranks_are_those_of_one(evaluate, model_dir, c
     assert together.views == "center"
 
 
-def test_predictions_of_more_views_have_a_file_of_their_own(evaluate, model_dir):
+def test_predictions_of_other_statistics_and_views_have_files_of_their_own(
+    evaluate, model_dir, records
+):
     evaluate("--store_predictions", "--weights=raw", "--views=flip", is_alone=True)
-    path = model_dir / "predictions" / "step-00000008-flip.npz"
-    assert prediction_file.read(path).views == "flip"
+    path = model_dir / "predictions" / "step-00000008-flip-precise-bn-5.npz"
+    stored = prediction_file.read(path)
+    assert stored.views == "flip"
+    assert stored.evaluated == "step 8, PreciseBN of 5 batches"
+    split = manifest.load(str(records), "validation").manifest.splits["validation"]
+    assert stored.records_sha256 == split.records_sha256

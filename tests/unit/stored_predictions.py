@@ -19,6 +19,7 @@ def predictions(names=("a", "b", "c"), step: int = 20) -> Predictions:
         evaluated=f"step {step}",
         step=step,
         views="center",
+        records_sha256="d" * 64,
         class_names=tuple(names),
         class_descriptions=(),
         examples=np.arange(6, dtype=np.int32),

@@ -145,6 +145,19 @@ def test_the_last_checkpoint_of_a_phase_is_tried_again(
     assert step_dirs.saved_steps(tmp_path) == [state.step]
 
 
+def test_what_was_trained_on_changed_records_is_not_saved(make_config, tmp_path, state):
+    def refuse(_: Communicator) -> None:
+        raise AgreedError("the records have changed")
+
+    config = dataclasses.replace(make_config(), model_dir=str(tmp_path))
+    manager = CheckpointManager(config, state, ALONE, None, refuse)
+    state.step = 1
+    with pytest.raises(AgreedError, match="the records have changed"):
+        manager.save({})
+    manager.close()
+    assert step_dirs.saved_steps(tmp_path) == []
+
+
 @pytest.mark.parametrize("when", ["before the save", "after it"])
 def test_a_run_whose_folder_is_moved_ends_and_writes_no_other(
     make_config, tmp_path, when

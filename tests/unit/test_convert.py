@@ -41,7 +41,7 @@ def convert_all(plan: Plan) -> manifest.Manifest:
         output_folder.begin(plan)
         finished = convert.find_finished(plan, 1, lambda _: None)
         convert.write_shards(plan, finished, 1, lambda _: None)
-        return convert.finish(plan)
+        return convert.finish(plan, 1)
 
 
 def test_a_plan_puts_each_image_into_one_shard(raw, tmp_path):
@@ -192,6 +192,21 @@ def test_what_was_there_before_the_first_start_is_never_ours(raw, tmp_path, stra
     with pytest.raises(errors.UserError, match=f"it contains '{path.name}'"):
         convert_all(plan)
     assert content(plan.root) == {stranger: b"of another program"}
+
+
+def test_images_that_change_while_they_are_converted_are_converted_again(begun):
+    convert.write_shards(begun, (), 1, lambda _: None)
+    image = next(begun.shard_jobs()).images[0]
+    pathlib.Path(image.path).write_bytes(encoded_image(20))
+    words = r"those of 1 of the 4 shards have changed since .* is train/train-00000-of"
+    with pytest.raises(errors.UserError, match=words):
+        convert.finish(begun, 1)
+    assert not (begun.root / manifest.FILE_NAME).exists()
+    convert_all(begun)
+    converted = content(begun.root)
+    shutil.rmtree(begun.root)
+    convert_all(begun)
+    assert content(begun.root) == converted
 
 
 def test_a_set_that_does_not_fit_is_refused_but_finished_shards_need_no_more_room(

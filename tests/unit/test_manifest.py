@@ -18,7 +18,7 @@ def example_manifest() -> manifest.Manifest:
         name="train",
         shards=(
             manifest.Shard("train/train-00000-of-00002", 2, 20, "a" * 64, 0.5),
-            manifest.Shard("train/train-00001-of-00002", 1, 10, None, 0.0),
+            manifest.Shard("train/train-00001-of-00002", 1, 10, "b" * 64, 0.0),
         ),
         label_counts=(1, 2),
         offsets_path="train-offsets.npy",
@@ -43,17 +43,18 @@ def converted_set(tmp_path):
     return root
 
 
-def write_set(records_dir, index_dir, sha256="a" * 64):
+def write_set(records_dir, index_dir, **source):
     name = "train/train-0000{}-of-00002".format
     contents = [
-        ShardContent(name(0), 20, sha256, [0, 10], [(0, 1), (1, 1)]),
-        ShardContent(name(1), 10, sha256, [0], [(1, 1)]),
+        ShardContent(name(0), 20, "a" * 64, [0, 10], [(0, 1), (1, 1)]),
+        ShardContent(name(1), 10, "b" * 64, [0], [(1, 1)]),
     ]
     for shard in contents:
         (records_dir / shard.path).write_bytes(bytes(shard.num_bytes))
     split = write_split(index_dir, "train", contents, 2)
     manifest.write(
-        dataclasses.replace(example_manifest(), splits={"train": split}), index_dir
+        dataclasses.replace(example_manifest(), splits={"train": split}, source=source),
+        index_dir,
     )
 
 
@@ -114,7 +115,7 @@ def every_place(value, place=()):
 
 # What these should be is only known to who reads the records.
 ANY_TEXT = {"sha256", "offsets_sha256", "image_key", "label_key", "name", "reason"}
-HARMLESS = [("sha256", None), ("class_descriptions", []), ("skipped_images", [])]
+HARMLESS = [("class_descriptions", []), ("skipped_images", [])]
 OPTIONAL = {
     *("class_descriptions", "skipped_images"),
     *("image_key", "label_key", "image_format"),
@@ -257,7 +258,7 @@ def test_the_check_names_the_first_bad_file_and_counts_them(converted_set):
 
 def test_a_stale_index_is_to_be_removed(tmp_path):
     (tmp_path / "train").mkdir()
-    write_set(tmp_path, tmp_path, sha256=None)
+    write_set(tmp_path, tmp_path, indexed="TFRecord files")
     beside = manifest.load(str(tmp_path), "train")
     os.truncate(tmp_path / "train/train-00000-of-00002", 21)
     cached = dataclasses.replace(beside, index_dir=tmp_path / "cache")

@@ -13,7 +13,7 @@ import pytest
 
 from eval import report
 from resnet.checkpoint import integrity, step_dirs
-from resnet.config.config import save_config
+from resnet.config.config import load_config, save_config
 from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.evaluation import prediction_file
@@ -205,6 +205,20 @@ def test_of_the_newest_step_the_last_evaluation_is_shown(tmp_path):
         file = tmp_path / prediction_file.FOLDER / f"{name}.npz"
         os.utime(file, (1000 + number % 2, 1000 + number % 2))
     assert "Evaluation of step-20: top-1" in words_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("digest", "is_told"), [("d", False), ("e", True), ("", False)]
+)
+def test_predictions_of_other_images_than_the_runs_are_told(tmp_path, digest, is_told):
+    make_run(tmp_path)
+    config = load_config(str(tmp_path))
+    digests = {"validation_records_sha256": digest * 64}
+    save_config(dataclasses.replace(config, **digests))
+    prediction_file.write(tmp_path, "step", predictions())
+    text = words_of(tmp_path)
+    assert "top-1 66.67 % on 6 validation images." in text
+    assert ("They are not the validation images of the run." in text) == is_told
 
 
 def test_everything_is_escaped(tmp_path):

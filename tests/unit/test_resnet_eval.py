@@ -80,6 +80,17 @@ def test_statistics_that_a_run_is_not_trained_for_are_refused(
         assert_refused(done, f"excludes runs with {excluding}")
 
 
+def test_records_that_are_not_those_of_the_run_are_told(make_config):
+    own = {f"{name}_records_sha256": name[0] * 64 for name in ("validation", "train")}
+    of_run = dataclasses.replace(make_config(), **own)
+    config = dataclasses.replace(of_run, train_records_sha256="0123" * 16)
+    assert resnet_eval.other_records(config, of_run, ["validation"]) == ""
+    both = ["validation", "train"]
+    assert resnet_eval.other_records(config, of_run, both) == "01230123"
+    config = dataclasses.replace(config, validation_records_sha256="4567" * 16)
+    assert resnet_eval.other_records(config, of_run, both) == "45674567-01230123"
+
+
 def test_missing_folders_are_asked_for():
     assert_refused(run(resnet_eval), "--data_dir is required")
     assert_refused(run(resnet_eval, "--data_dir=here"), "--model_dir is required")

@@ -192,6 +192,33 @@ def test_an_ended_run_without_its_checkpoints_is_refused(run_on, records, tmp_pa
     assert (model_dir / jsonl.FILE).read_text() == line
 
 
+def test_other_records_are_refused_at_a_resume_and_while_a_run_lasts(
+    run_on, records, tmp_path, write_set, monkeypatch
+):
+    written_meanwhile: list[bytes] = []
+
+    def train(run, job):
+        save(run.folder, 1, config=dataclasses.asdict(run.config))
+        run.verify_records(job.communicator)
+        for content in written_meanwhile:
+            Path(run.train.records.paths[0]).write_bytes(content)
+            run.verify_records(job.communicator)
+        return False
+
+    monkeypatch.setattr(loop, "train_and_evaluate", train)
+    before = shutil.copytree(records, tmp_path / "before")
+    assert run_on(before, "--train_batch_size=8").returncode == 0
+    anew = write_set(tmp_path / "anew", [1, 0] * 4, [8])  # In another order.
+    done = run_on(anew, "--train_batch_size=8")
+    assert_refused(done, "holds a run with other settings (train_records_sha256=")
+    moved = before.rename(tmp_path / "moved")
+    assert run_on(moved, "--train_batch_size=8").returncode == 0
+    written_meanwhile += [path.read_bytes() for path in (anew / "train").iterdir()]
+    done = run_on(moved, "--train_batch_size=8")
+    assert done.returncode == 2
+    assert "must be the file that manifest.json describes, with SHA" in done.stderr
+
+
 @pytest.mark.parametrize("end", [True, False, Preempted("stopped after step 3")])
 def test_only_a_complete_training_is_exported(run_on, records, monkeypatch, end):
     exported = []

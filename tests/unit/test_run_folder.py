@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import fcntl
+import hashlib
 import os
 import pathlib
 import shutil
@@ -80,9 +81,29 @@ def test_a_saved_run_continues_with_what_it_measured_and_refuses_other_settings(
     assert run_folder.match_saved_run(config) == {
         "precision": "bf16",
         "exchange": "auto",
+        "initial_weights_sha256": "",
     }
     with pytest.raises(UserError, match=r"\(seed=0, now 1\)"):
         run_folder.match_saved_run(dataclasses.replace(config, seed=1))
+
+
+def test_initial_weights_may_change_only_after_a_checkpoint_has_replaced_them(
+    tmp_path,
+):
+    weights, model_dir = tmp_path / "weights.npz", tmp_path / "model"
+    weights.write_bytes(b"some")
+    given = {"model_dir": str(model_dir), "initial_weights": str(weights)}
+    config = resolve(RECIPES["digits"], given, 1437, ("a", "b"))
+    digest = {"initial_weights_sha256": hashlib.sha256(b"some").hexdigest()}
+    assert run_folder.match_saved_run(config) == digest
+    save_config(dataclasses.replace(config, **digest))
+    assert run_folder.match_saved_run(config) == digest
+    weights.write_bytes(b"other")
+    with pytest.raises(UserError, match=r"weights.npz must hold the weights that the"):
+        run_folder.match_saved_run(config)
+    of_step(model_dir, 10).mkdir(parents=True)
+    weights.unlink()
+    assert run_folder.match_saved_run(config).items() >= digest.items()
 
 
 def test_a_folder_is_created_with_its_parents(tmp_path):

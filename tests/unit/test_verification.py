@@ -234,7 +234,7 @@ def test_a_manifest_that_contradicts_the_records_is_found(root):
     assert (shard_path(0), None, f"{what} {10**15:,}") in check(root)
 
 
-def test_a_set_of_another_program_is_checked_without_sha256(tmp_path):
+def test_a_set_of_another_program_is_checked(tmp_path):
     for shard in (0, 1):
         records = [example(2 * shard, 1), example(2 * shard + 1, 2)]
         data = b"".join(map(tfrecord.frame_record, records))

@@ -1,7 +1,9 @@
 """Which files hold weights, and how those of each kind are opened."""
 
 import contextlib
+import hashlib
 import pickle
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -30,6 +32,22 @@ def test_an_npz_file_is_read_without_the_prefix_of_a_wrapper(tmp_path, prefix):
     assert file.shapes == {"a": (2, 3), "b": ()}
     assert file.read("a").tolist() == [[1, 1, 1], [1, 1, 1]]
     assert not file.settings
+
+
+def test_the_digest_of_weights_is_that_of_their_bytes(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"some")
+    assert files.sha256(tmp_path / "a.npz") == hashlib.sha256(b"some").hexdigest()
+    run = tmp_path / "run"
+    run.mkdir()
+    first = files.sha256(save(run, 5))
+    # The results of its evaluation are no part of it, nor is its place.
+    assert files.sha256(save(run, 5, eval={"top1": 0.5})) == files.sha256(run) == first
+    newest = save(run, 6, {"weights": np.zeros(1000, np.float32)})
+    assert files.sha256(run) == files.sha256(newest) != first
+    for file in newest.glob("state.*"):
+        shutil.copy(file, tmp_path / file.name.replace("state", "model.ckpt-1"))
+    for name in ("model.ckpt-1", "model.ckpt-1.index"):
+        assert files.sha256(tmp_path / name) == files.sha256(newest)
 
 
 @pytest.fixture

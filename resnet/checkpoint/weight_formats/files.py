@@ -4,6 +4,8 @@
 """
 
 import functools
+import glob
+import hashlib
 import pickle
 import zipfile
 import zlib
@@ -14,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from resnet.base import json_file
-from resnet.base.errors import UserError
+from resnet.base import json_file, regular_file
+from resnet.base.errors import UserError, naming_failures
 from resnet.checkpoint import step_dirs
 
 OURS, TENSORFLOW = "ours", "TensorFlow"
@@ -88,6 +90,27 @@ def kind_of(path: Path) -> str:
         f"{path} must contain a checkpoint, of this program or of TensorFlow, or be a"
         f" file of weights ({', '.join(SUFFIXES)}); found none"
     )
+
+
+def sha256(path: Path) -> str:
+    """Returns a digest of the weights in a path, whatever the names of the files.
+
+    It is the SHA-256 of a single file, else that of all files' digests in order.
+    """
+    kind, prefix = kind_of(path), None
+    if kind == OURS:
+        steps = step_dirs.saved_steps(path)
+        prefix = (
+            step_dirs.of_step(path, steps[-1]) if steps else path
+        ) / step_dirs.STATE
+    elif kind == TENSORFLOW:
+        prefix = _tensorflow_prefix(path)
+    with naming_failures(f"reading {path}"):
+        if prefix is None:
+            return regular_file.sha256(path)
+        paths = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.*"))
+        digests = "".join(map(regular_file.sha256, paths))
+    return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def open_file(path: Path) -> WeightFile:

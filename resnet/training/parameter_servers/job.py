@@ -20,7 +20,7 @@ from resnet.distributed.communicator import (
 )
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.runtime import preemption, program, startup
-from resnet.runtime.job import Job, PreparedRun, Run
+from resnet.runtime.job import Job, PreparedRun
 from resnet.runtime.preemption import Preempted, StopSignals
 from resnet.training.parameter_servers import private_ports, roles, serving
 from resnet.training.parameter_servers.roles import (
@@ -154,7 +154,7 @@ def _coordinate(
     of_rank_0 = {name: of[:1] for name, of in prepared.shards_of_ranks.items()}
     shards = startup.open_shards(prepared.record_set, of_rank_0, job.communicator)
     save_settings(config, workers.num_workers, job.communicator)
-    run = Run(config, shards["train"], shards.get("validation"), prepared.lock)
+    run = prepared.opened(config, shards)
     connect = functools.partial(cluster.connect, endpoints)
     coordinator = preemption.call_until_stopped(connect, job.signals)
     training = AsyncTraining(run, job, coordinator, workers)

@@ -92,7 +92,7 @@ class AsyncTraining:
         self._log = AsyncLog(run.config, self._state, job.communicator)
         self._log.pull_weights = self._variables.pull_weights
         self._manager = CheckpointManager(
-            run.config, self._state, job.communicator, run.lock
+            run.config, self._state, job.communicator, run.lock, run.verify_records
         )
         self._num_closures = 0  # Closures since this start of the run.
         self._examples: dict[int, tf.Tensor] = {}  # By the numbers of running closures.

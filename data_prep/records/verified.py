@@ -1,0 +1,84 @@
+"""Which files of a record set are known to be those of its manifest: `.verified.json`.
+
+A large file is read once to verify it. As long as its inode, size and times are those
+of that moment, it counts as the same file. A copy has states of its own, so it is
+verified once as well.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from data_prep.records import manifest
+from data_prep.records.manifest import RecordSet, Shard
+from resnet.base import atomic_files, json_file, regular_file
+from resnet.base.errors import UserError, naming_failures
+
+FILE_NAME = ".verified.json"
+
+
+def states_of(record_set: RecordSet, shards: Sequence[Shard]) -> dict[str, list[Any]]:
+    """Returns what stays equal by path as long as nobody writes to the files.
+
+    It includes the digests, for a manifest that is replaced by another one.
+    """
+    states = {}
+    for shard in shards:
+        with naming_failures("looking at the record files"):
+            status = os.stat(record_set.records_dir / shard.path)
+        times = status.st_mtime_ns, status.st_ctime_ns
+        states[shard.path] = [status.st_ino, status.st_size, *times, shard.sha256]
+    return states
+
+
+def verify(record_set: RecordSet, shards: Sequence[Shard]) -> None:
+    """Raises UserError unless the files have the digests of the manifest."""
+
+    def verify_one(shard: Shard) -> None:
+        path = record_set.records_dir / shard.path
+        with naming_failures(f"reading {path}"):
+            digest = regular_file.sha256(path)
+        if digest != shard.sha256:
+            raise UserError(
+                f"{path} must be the file that {manifest.FILE_NAME} describes, with"
+                f" SHA-256 {shard.sha256:.12}; it was changed, and has {digest:.12}."
+                f" {manifest.remedy(record_set)}"
+            )
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        list(threads.map(verify_one, shards))
+
+
+def read(record_set: RecordSet) -> dict[str, list[Any]]:
+    """Returns the recorded states of verified files."""
+    states = {}
+    for folder in _folders(record_set):
+        with contextlib.suppress(UserError):
+            states.update(json_file.read(folder / FILE_NAME, dict, "states of files"))
+    return states
+
+
+def write(record_set: RecordSet, states: Mapping[str, Sequence[Any]]) -> None:
+    """Records states beside the manifest, else in the cache; or nowhere."""
+    data = json.dumps(states).encode()
+    for folder in _folders(record_set):
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            atomic_files.atomic_write_bytes(folder / FILE_NAME, data)
+            return
+
+
+def write_all(record_set: RecordSet) -> None:
+    """Records the files of a set that has just been written, or read as a whole."""
+    splits = record_set.manifest.splits.values()
+    shards = [shard for split in splits for shard in split.shards]
+    with contextlib.suppress(UserError):  # Then nothing is recorded.
+        write(record_set, states_of(record_set, shards))
+
+
+def _folders(record_set: RecordSet) -> tuple[pathlib.Path, pathlib.Path]:
+    return record_set.index_dir, manifest.cache_folder(record_set.records_dir)
