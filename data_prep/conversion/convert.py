@@ -64,15 +64,15 @@ def finish(plan: Plan, num_processes: int) -> manifest.Manifest:
     Raises UserError if a report is missing or corrupt, or an image has changed since it
     was read, so that the set would mix images of two moments.
     """
-    is_same: dict[str, bool] = {}
-    jobs, keep = plan.shard_jobs(), lambda result: is_same.update([result])
-    worker_processes.run(shards.has_read_these_images, jobs, num_processes, keep)
-    if changed := [path for path in plan.paths if not is_same[path]]:
+    changed: list[str] = []
+    worker_processes.run(
+        shards.changed_since_read, plan.shard_jobs(), num_processes, changed.extend
+    )
+    if changed:
         raise UserError(
-            f"the images must not change while they are converted; those of"
-            f" {len(changed):,} of the {len(plan.paths):,} shards have changed since"
-            f" they were read, the first shard is {changed[0]}. Rerun the same command"
-            " to convert these shards again."
+            "images must not change while they are converted; since they were read,"
+            f" those of {len(changed):,} of the {len(plan.paths):,} shards have, such as"
+            f" {min(changed)}. Rerun the same command to convert these shards again."
         )
     counts: Counter[str] = Counter()
     splits = {split.name: _finish_split(plan, split, counts) for split in plan.splits}

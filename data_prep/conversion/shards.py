@@ -141,25 +141,22 @@ def check_shard(job: ShardJob) -> ShardReport | None:
     try:
         if report.source_digest != files_digest(job.images):
             return None
-        path = pathlib.Path(job.root, job.path)
-        is_whole = path.stat().st_size == report.num_bytes
-        return (
-            report if is_whole and regular_file.sha256(path) == report.sha256 else None
-        )
+        digest = regular_file.sha256(pathlib.Path(job.root, job.path))
     except OSError:
         return None  # Writing the shard again reports a missing image.
+    return report if digest == report.sha256 else None
 
 
-def has_read_these_images(job: ShardJob) -> tuple[str, bool]:
-    """Returns a shard's path, and whether its images are still those it has read.
+def changed_since_read(job: ShardJob) -> list[str]:
+    """Returns the path of a shard, alone, if its images have changed since it read them.
 
     Their sizes and modification times tell.
     """
     report = read_report(job.root, job.path)
     with contextlib.suppress(OSError):
-        digest = files_digest(job.images)
-        return job.path, report is None or report.source_digest == digest
-    return job.path, False
+        if report is None or report.source_digest == files_digest(job.images):
+            return []
+    return [job.path]
 
 
 def report_path(root: str | os.PathLike[str], shard_path: str) -> pathlib.Path:

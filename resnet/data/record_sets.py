@@ -88,11 +88,10 @@ def verify_changed(
     shards_of_ranks: Mapping[str, Sequence[tuple[int, ...]]],
     communicator: Communicator,
 ) -> None:
-    """Verifies those of a rank's record files that changed since they were verified.
+    """Verifies the record files of a rank that have changed since they were verified.
 
-    `shards_of_ranks` are by split what `check_split` returns. Ranks that see the same
-    files divide them. If none has changed, it costs a `stat` of each. Raises
-    AgreedError on all ranks if one isn't the file of the manifest.
+    Ranks that see the same files divide them. `shards_of_ranks` are those of
+    `check_split` by split. Raises AgreedError if one isn't the file of the manifest.
     """
     splits, known = record_set.manifest.splits, record_set.verified
     shards = [
@@ -102,9 +101,8 @@ def verify_changed(
     ]
     if not known:
         known.update(verified.read(record_set))
-    states: dict[str, Any] = {}
     with communicator.collective_errors():
-        states.update(verified.states_of(record_set, shards))
+        states = verified.states_of(record_set, shards)
     changed = [shard for shard in shards if known.get(shard.path) != states[shard.path]]
     if not communicator.any_rank(changed):
         return

@@ -93,6 +93,7 @@ def _against_recipe(run: RunFolder, has_others: bool) -> str | Table:
         (key, words.value(original.get(key)), words.value(value))
         for key, value in flattened(dataclasses.asdict(run.config))
         if original.get(key) != value
+        and not key.endswith("_sha256")
         and (key not in declared or declared[key].decides_the_result)
     ]
     if not rows:
@@ -105,11 +106,9 @@ def _of_recipe(config: Config) -> Config | None:
     """Returns the settings of the recipe on the run's data; None if it isn't known."""
     try:
         recipe = recipe_file.get(config.recipe)
-        expected = resolve(recipe, {}, config.num_train_examples, config.class_names)
+        return resolve(recipe, {}, config.num_train_examples, config.class_names)
     except (UserError, OSError, ValueError, TypeError):
         return None
-    records = config.train_records_sha256
-    return dataclasses.replace(expected, train_records_sha256=records)
 
 
 def machines(runs: Sequence[RunFolder]) -> dict[str, Any]:

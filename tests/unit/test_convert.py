@@ -198,7 +198,7 @@ def test_images_that_change_while_they_are_converted_are_converted_again(begun):
     convert.write_shards(begun, (), 1, lambda _: None)
     image = next(begun.shard_jobs()).images[0]
     pathlib.Path(image.path).write_bytes(encoded_image(20))
-    words = r"those of 1 of the 4 shards have changed since .* is train/train-00000-of"
+    words = "those of 1 of the 4 shards have, such as train/train-00000-of"
     with pytest.raises(errors.UserError, match=words):
         convert.finish(begun, 1)
     assert not (begun.root / manifest.FILE_NAME).exists()

@@ -100,9 +100,8 @@ def sha256(path: Path) -> str:
     kind, prefix = kind_of(path), None
     if kind == OURS:
         steps = step_dirs.saved_steps(path)
-        prefix = (
-            step_dirs.of_step(path, steps[-1]) if steps else path
-        ) / step_dirs.STATE
+        folder = step_dirs.of_step(path, steps[-1]) if steps else path
+        prefix = folder / step_dirs.STATE
     elif kind == TENSORFLOW:
         prefix = _tensorflow_prefix(path)
     with naming_failures(f"reading {path}"):
