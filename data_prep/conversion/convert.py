@@ -70,8 +70,8 @@ def finish(plan: Plan, num_processes: int) -> manifest.Manifest:
     )
     if changed:
         raise UserError(
-            "images must not change while they are converted; since they were read,"
-            f" those of {len(changed):,} of the {len(plan.paths):,} shards have, such as"
+            "images must not change while they are converted; those of"
+            f" {len(changed):,} of the {len(plan.paths):,} shards have, such as"
             f" {min(changed)}. Rerun the same command to convert these shards again."
         )
     counts: Counter[str] = Counter()

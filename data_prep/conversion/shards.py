@@ -148,10 +148,7 @@ def check_shard(job: ShardJob) -> ShardReport | None:
 
 
 def changed_since_read(job: ShardJob) -> list[str]:
-    """Returns the path of a shard, alone, if its images have changed since it read them.
-
-    Their sizes and modification times tell.
-    """
+    """Returns a shard's path, in a list, if images have changed since it read them."""
     report = read_report(job.root, job.path)
     with contextlib.suppress(OSError):
         if report is None or report.source_digest == files_digest(job.images):

@@ -1,8 +1,7 @@
 """Which files of a record set are known to be those of its manifest: `.verified.json`.
 
-A large file is read once to verify it. As long as its inode, size and times are those
-of that moment, it counts as the same file. A copy has states of its own, so it is
-verified once as well.
+A file is read once to verify it. While its inode, size and times are those of that
+moment, it counts as the same file; a copy of it has others.
 """
 
 import contextlib
@@ -22,10 +21,7 @@ FILE_NAME = ".verified.json"
 
 
 def states_of(record_set: RecordSet, shards: Sequence[Shard]) -> dict[str, list[Any]]:
-    """Returns what stays equal by path as long as nobody writes to the files.
-
-    It includes the digests, for a manifest that is replaced by another one.
-    """
+    """Returns what is the same, by path, while neither files nor manifest change."""
     states = {}
     for shard in shards:
         with naming_failures("looking at the record files"):
@@ -76,8 +72,7 @@ def write_all(record_set: RecordSet) -> None:
     """Records the files of a set that has just been written, or read as a whole."""
     splits = record_set.manifest.splits.values()
     shards = [shard for split in splits for shard in split.shards]
-    with contextlib.suppress(UserError):  # Then nothing is recorded.
-        write(record_set, states_of(record_set, shards))
+    write(record_set, states_of(record_set, shards))
 
 
 def _folders(record_set: RecordSet) -> tuple[pathlib.Path, pathlib.Path]:

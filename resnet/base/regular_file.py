@@ -8,7 +8,6 @@ import stat
 from typing import BinaryIO
 
 _LINE_END = re.compile("\r\n|\r|\n")
-_BLOCK_BYTES = 1 << 20
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
@@ -41,7 +40,7 @@ def sha256(path: str | os.PathLike[str]) -> str:
     """Returns the SHA-256 of a regular file in hexadecimal; raises OSError."""
     digest = hashlib.sha256()
     with open_regular(path) as file:
-        while block := file.read(_BLOCK_BYTES):
+        while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
 

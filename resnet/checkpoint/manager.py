@@ -36,8 +36,7 @@ class CheckpointManager:
         """Starts the intervals between checkpoints at the present state.
 
         Rank 0 writes the checkpoint; each rank with `rank_variables` writes those
-        itself. The lock is that of the run's folder, on the rank that holds it, and
-        `verify_records` that of the run.
+        itself. `lock` and `verify_records` are those of `job.Run`.
         """
         self._config = config
         self._verify_records = verify_records

@@ -99,8 +99,7 @@ def verify_changed(
         for name, of_ranks in shards_of_ranks.items()
         for index in of_ranks[communicator.rank]
     ]
-    if not known:
-        known.update(verified.read(record_set))
+    known.update({} if known else verified.read(record_set))
     with communicator.collective_errors():
         states = verified.states_of(record_set, shards)
     changed = [shard for shard in shards if known.get(shard.path) != states[shard.path]]

@@ -62,9 +62,8 @@ class Run:
     """What is trained, and on which examples this rank reads.
 
     In the settings, neither the precision nor the exchange is "auto". `validation` is
-    None for a run without evaluation, and `lock` on all ranks but rank 0. All ranks
-    call `verify_records` before they save; it raises AgreedError if a file of the
-    records is no longer what it was.
+    None for a run without evaluation, and `lock` on all ranks but rank 0. Before they
+    save, all ranks call `verify_records`, of `record_sets.verify_changed`.
     """
 
     config: Config

@@ -107,10 +107,9 @@ def take_lock(model_dir: Path) -> RunLock:
 
 
 def match_saved_run(config: Config) -> dict[str, str]:
-    """Returns the settings that the run in the folder, or its files, must tell.
+    """Returns what a run with a checkpoint chose where `MEASURED_SETTINGS` are "auto".
 
-    With a checkpoint, these are what it chose where `MEASURED_SETTINGS` are "auto", and
-    the digest of its initial weights, which aren't read again; else that of the file.
+    Also returns the digest of its initial weights, without a checkpoint that of today.
 
     Raises:
         UserError: If the folder holds a run with other settings, naming the

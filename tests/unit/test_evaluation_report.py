@@ -34,21 +34,18 @@ def test_the_log_lines_are_the_published_runs(caplog, capsys):
 
 
 def test_whatever_an_evaluation_does_is_in_its_text_and_in_the_name_of_its_file():
+    weights, combine = ("raw", "ema"), ("none", "weights", "predictions")
     ways = [
         Evaluated([20, 60], *way)
         for way in itertools.product(
-            *(("raw", "ema"), ("none", "weights", "predictions"), ("center", "flip")),
-            *((0, 5, 10), ("", "0a1b2c3d")),
+            weights, combine, ("center", "flip"), (0, 5, 10), ("", "0a1b2c3d")
         )
     ]
     assert len({way.file_name for way in ways}) == len(ways) == 72
     assert len(set(map(str, ways))) == 36  # The text of a result has the views.
-    assert str(ways[-1]) == (
-        "mean predictions of steps 20, 60, EMA weights, PreciseBN of 10 batches,"
-        " other records (0a1b2c3d)"
-    )
-    plain = Evaluated([60], "raw", "none")
-    assert (str(plain), plain.file_name) == ("step 60", "step-00000060")
+    options = "EMA weights, PreciseBN of 10 batches, other records (0a1b2c3d)"
+    assert str(ways[-1]) == f"mean predictions of steps 20, 60, {options}"
+    assert Evaluated([60], "raw", "none").file_name == "step-00000060"
 
 
 def test_the_file_has_all_results_so_far_and_the_last_at_its_top(tmp_path):

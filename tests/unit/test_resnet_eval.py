@@ -81,14 +81,12 @@ def test_statistics_that_a_run_is_not_trained_for_are_refused(
 
 
 def test_records_that_are_not_those_of_the_run_are_told(make_config):
-    own = {f"{name}_records_sha256": name[0] * 64 for name in ("validation", "train")}
-    of_run = dataclasses.replace(make_config(), **own)
-    config = dataclasses.replace(of_run, train_records_sha256="0123" * 16)
-    assert resnet_eval.other_records(config, of_run, ["validation"]) == ""
     both = ["validation", "train"]
-    assert resnet_eval.other_records(config, of_run, both) == "01230123"
-    config = dataclasses.replace(config, validation_records_sha256="4567" * 16)
-    assert resnet_eval.other_records(config, of_run, both) == "45674567-01230123"
+    of_run = dataclasses.replace(make_config(), train_records_sha256="0" * 64)
+    config = dataclasses.replace(of_run, validation_records_sha256="12" * 32)
+    assert resnet_eval.other_records(of_run, of_run, both) == ""
+    assert resnet_eval.other_records(config, of_run, both) == "12121212"
+    assert resnet_eval.other_records(config, make_config(), both) == "12121212-00000000"
 
 
 def test_missing_folders_are_asked_for():

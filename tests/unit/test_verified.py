@@ -55,14 +55,6 @@ def check(*folders: pathlib.Path) -> list[object]:
     return simulated_ranks.on_all_ranks(check_one, len(folders))[0]
 
 
-def write_in_place(path: pathlib.Path, content: bytes) -> None:
-    """Writes as many bytes, and pretends not to have written."""
-    status = path.stat()
-    assert len(content) == status.st_size
-    path.write_bytes(content)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
 def test_the_digest_of_a_set_is_that_of_its_files_wherever_it_is(records):
     split = manifest.load(str(records), "train").manifest.splits["train"]
     digests = [hashlib.sha256((records / name).read_bytes()) for name in NAMES]
@@ -92,8 +84,9 @@ def test_files_are_read_once_by_the_ranks_that_see_them_together(records, read):
 
 def test_other_records_of_the_same_size_are_refused_on_all_ranks(records):
     assert check(records) == [1]
-    first = (records / NAMES[0]).read_bytes()
-    write_in_place(records / NAMES[0], first[:-1] + bytes([first[-1] ^ 1]))
+    first, status = (records / NAMES[0]).read_bytes(), (records / NAMES[0]).stat()
+    (records / NAMES[0]).write_bytes(first[:-1] + bytes([first[-1] ^ 1]))
+    os.utime(records / NAMES[0], ns=(status.st_atime_ns, status.st_mtime_ns))
     copy = shutil.copytree(records, records.with_name("copy"))
     (copy / NAMES[0]).write_bytes(first)
     for views in ((records,), (copy, records, copy)):
