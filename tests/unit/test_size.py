@@ -6,10 +6,10 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 38_500,
+    "product lines": 39_500,
     "product modules": 265,
     "lab lines": 3_050,
-    "test lines": 40_750,
+    "test lines": 41_700,
 }
 
 
