@@ -16,7 +16,7 @@ from resnet.checkpoint.watch import CheckpointWatch
 from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
 from resnet.evaluation import evaluations, prediction_file, top_classes
-from resnet.evaluation.evaluator import Evaluator, Result
+from resnet.evaluation.evaluator import Evaluator, Result, naming
 from resnet.evaluation.precise_bn import PreciseBN
 from resnet.evaluation.prediction_file import Predictions
 from resnet.evaluation.top_classes import TopClasses
@@ -37,7 +37,7 @@ class CheckpointEvaluation:
     """Loads checkpoints of a run into its network, and yields their evaluations.
 
     Every rank must take them all. On all ranks, a checkpoint that is missing or corrupt
-    raises AgreedError.
+    raises AgreedError, and one whose network predicts NaN or infinity AgreedFailure.
     """
 
     def __init__(
@@ -95,9 +95,10 @@ class CheckpointEvaluation:
                 penalty = self._state.weight_penalty()
                 self._evaluator.add_to(ensembles[name], penalty, self._log_progress)
         for name, ensemble in ensembles.items():
-            top = self._new_top()
-            result = self._evaluator.evaluate_ensemble(ensemble, top)
-            yield Evaluation(Evaluated(steps, name, "predictions"), result, top)
+            top, what = self._new_top(), Evaluated(steps, name, "predictions")
+            with naming(str(what)):
+                result = self._evaluator.evaluate_ensemble(ensemble, top)
+            yield Evaluation(what, result, top)
 
     def each_from(self, watch: CheckpointWatch) -> Iterator[Evaluation]:
         """Evaluates each checkpoint once it is saved, up to the last one of the run."""
@@ -196,10 +197,11 @@ class CheckpointEvaluation:
         self, steps: Sequence[int], combine: str = "none"
     ) -> Iterator[Evaluation]:
         for name in self._weights_in_turn():
-            top = self._new_top()
+            top, what = self._new_top(), Evaluated(steps, name, combine)
             penalty = self._state.weight_penalty()
-            result = self._evaluator.evaluate(penalty, self._log_progress, top)
-            yield Evaluation(Evaluated(steps, name, combine), result, top)
+            with naming(str(what)):
+                result = self._evaluator.evaluate(penalty, self._log_progress, top)
+            yield Evaluation(what, result, top)
 
     def _log_progress(self, done: int) -> None:
         num_batches = self._evaluator.num_batches

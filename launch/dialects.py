@@ -66,6 +66,10 @@ class Dialect:
     host_command: Sequence[str] = ("mpirun -hosts {host} -np 1",)  # One program there.
     shell_on_host: bool = False  # Whether a shell there parses what it has joined.
     unset_on_host: Sequence[str] = ()  # Variables that `host_command` must not see.
+    # A line of its hosts file: what it may be, and what says the number of ranks. Hydra
+    # reads an empty word before a comment.
+    host_form: str = r"[^\s:#]+(:\d+)?(\s+(binding|user)=\S+)*"
+    slots: str = ":{}"
     # Names a job's file with a line for each process of a node.
     hosts_variable: str = ""
     # That put a label before each line of a rank, and what matches it: the group `rank`
@@ -184,6 +188,8 @@ DIALECTS: dict[str, Dialect] = {
         # environment's programs, rather than in that of ssh.
         options=("--hostfile {hosts_file}", _OPEN_MPI, "-x PATH"),
         host_command=("mpirun --host {host} -np 1 --bind-to none",),
+        host_form=r"[^\s:#]+(\s+[\w-]+\s*=\s*\S+)*\s*(#.*)?",
+        slots=" slots={}",
         label_options=("--tag-output",),
         # Not only where a line begins: it labels each piece, as Hydra does.
         label=r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>:",

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -37,18 +38,68 @@ class HostReport:
     data_problem: str  # Why the data set can't be read; empty if it can.
 
 
-def read_file(path: str) -> list[str]:
-    """Returns the hosts in a file, the first word of each line; UserError without."""
+@dataclass(frozen=True)
+class Host:
+    """A host of a hosts file."""
+
+    name: str
+    slots: int = 0  # The number of ranks that its line allows; 0 without one.
+    more: str = ""  # What else its line says.
+
+    def line(self, dialect: Dialect = DIALECTS["mpich"]) -> str:
+        """Returns the line of a host for a launcher; UserError if it says more."""
+        if self.more:
+            raise UserError(
+                f"{self.more!r} of {self.name} can't be kept: leave it out."
+            )
+        return self.name + (dialect.slots.format(self.slots) if self.slots else "")
+
+
+def parse_line(line: str) -> Host | None:
+    """Returns the host of a line, or of an item of -hosts; None without one.
+
+    Raises UserError for what is none in any launcher's form, such as an IPv6 address.
+    """
+    text = line.partition("#")[0].strip()
+    form = r"(\w[\w.@-]*)(?::([1-9]\d*)|\s+slots=([1-9]\d*))?(?:\s+(?!slots=)(.*))?"
+    match = re.fullmatch(form, text, re.ASCII)
+    if match:
+        return Host(match[1], int(match[2] or match[3] or 0), match[4] or "")
+    if not text:
+        return None
+    raise UserError(
+        "a host must be a name or an IPv4 address, as `name`, `name:N` or `name"
+        f" slots=N` for N ranks; got {text!r}. Give a host with an IPv6 address a name."
+    )
+
+
+def read_file(path: str, dialect: Dialect | None = None) -> list[Host]:
+    """Returns the hosts in a file, one of each line.
+
+    Raises UserError if it can't be read, names none, or has a line that the launcher
+    can't read, if one is named.
+    """
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = Path(path).read_text(errors="replace").splitlines()
     except OSError as error:
         raise UserError(
             f"the host file of mpirun can't be read; {path}: {error.strerror}."
         ) from error
-    names = [words[0] for line in lines if (words := line.partition("#")[0].split())]
-    if not names:
+    hosts = []
+    for number, line in enumerate(lines, 1):
+        try:
+            if host := parse_line(line):
+                hosts.append(host)
+                if dialect and not re.fullmatch(dialect.host_form, line.strip()):
+                    raise UserError(
+                        f"{dialect.title} can't read {line.strip()!r}; write"
+                        f" {host.line(dialect)!r}."
+                    )
+        except UserError as error:
+            raise UserError(f"line {number} of {path}: {error}") from error
+    if not hosts:
         raise UserError(f"{path} must name a host on each line; it names none.")
-    return names
+    return hosts
 
 
 def of_job(num_nodes: int, environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -78,7 +129,7 @@ def _of_scheduler(environ: Mapping[str, str]) -> list[str]:
     for dialect in DIALECTS.values():
         if path := environ.get(dialect.hosts_variable):
             # The first line of LSF's is the host of the batch file, if it has no rank.
-            return list(dict.fromkeys(read_file(path)))
+            return list(dict.fromkeys(host.name for host in read_file(path)))
     return []
 
 

@@ -67,13 +67,14 @@ def choose(
     if ranks_per_node is None:
         _refuse_single_core(topology)
         ranks_per_node = len({core.numa_node for core in cores})
-        reasons.append(_reason_for_ranks(cores))
     if ranks_per_node > len(cores):
         raise UserError(
             f"each rank needs a core of its own; got {ranks_per_node} ranks for the"
             f" {len(cores)} usable core(s) of a node."
         )
     divided = _divide(cores, ranks_per_node)
+    if is_chosen:
+        reasons.append(_reason_for_ranks(divided))
     smallest = min(map(len, divided))
     if num_intra_threads > smallest:
         raise UserError(
@@ -160,14 +161,19 @@ def _usable(topology: Topology) -> tuple[list[Core], list[str], list[str]]:
     return cores, reasons, warnings
 
 
-def _reason_for_ranks(cores: list[Core]) -> str:
-    num_numa_nodes = len({core.numa_node for core in cores})
-    if num_numa_nodes == 1:
+def _reason_for_ranks(divided: tuple[tuple[Core, ...], ...]) -> str:
+    numbers = Counter(core.numa_node for cores in divided for core in cores)
+    if len(numbers) == 1:
         return "one rank, since the node has one socket and one NUMA node"
-    where = f"of the {num_numa_nodes} NUMA nodes"
-    if num_numa_nodes == len({core.socket for core in cores}):
-        where = "socket"
-    return f"one rank on each {where}, so that its memory is near its cores"
+    is_socket = len(numbers) == len({core.socket for of in divided for core in of})
+    if all(len({core.numa_node for core in cores}) == 1 for cores in divided):
+        where = "socket" if is_socket else f"of the {len(numbers)} NUMA nodes"
+        return f"one rank on each {where}, so that its memory is near its cores"
+    return (
+        f"as many ranks as {'sockets' if is_socket else 'NUMA nodes'}, which have"
+        f" {' and '.join(map(str, numbers.values()))} usable cores: the ranks divide"
+        " these evenly, so that none waits for a smaller one"
+    )
 
 
 def _warnings_of_division(

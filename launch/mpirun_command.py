@@ -1,5 +1,6 @@
 """Reads the hosts and ranks of an mpirun command, and removes hosts from it."""
 
+import functools
 import os
 import re
 import subprocess
@@ -8,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.hosts import read_file
+from launch.hosts import Host, parse_line, read_file
 from resnet.base.errors import UserError
 from resnet.hardware.launchers import LAUNCHERS, HostOptions
 
@@ -19,27 +20,46 @@ PROBE_SECONDS = 20.0  # Timeout of `true` on a host; ssh's own timeout is minute
 class MpirunCommand:
     """A command `mpirun [options] program ...` of Hydra (MPICH, Intel MPI)."""
 
-    words: tuple[str, ...]
-    num_ranks: int  # Value of `-np`.
+    words: tuple[str, ...]  # With `-np=4` as `-np 4`, which means the same.
+    num_ranks: int  # Value of `-np`, of the last block if several are separated by `:`.
     ranks_per_host: int  # Value of `-ppn`; 0 without it.
-    hosts: tuple[str, ...]  # As `host` or `host:ranks`.
-    indices: dict[str, int]  # In `words`, of the value of each option.
+    values: tuple[tuple[str, int], ...]  # Options, and the indices of their values.
     options: HostOptions
 
+    @functools.cached_property
+    def hosts(self) -> tuple[Host, ...]:
+        """The hosts of all blocks; a file is read now."""
+        hosts: list[Host | None] = []
+        for name, index in self.values:
+            if name in self.options.hosts:
+                hosts += map(parse_line, self.words[index].split(","))
+            elif name in self.options.host_files:
+                hosts += read_file(self.words[index])
+        return tuple(filter(None, hosts))
+
     def without(self, hosts: Sequence[str]) -> "MpirunCommand | None":
-        """Returns the command without some hosts, or None if no host is left."""
-        remaining = [host for host in self.hosts if host not in hosts]
+        """Returns the command without some hosts, or None if no host is left.
+
+        Raises UserError if the hosts of such a command can't be changed.
+        """
+        if ":" in self.words:
+            raise UserError(
+                f"{', '.join(hosts)} can't be left out of a command of several blocks,"
+                " which each have their ranks, and the training is not restarted. Start"
+                " it without them."
+            )
+        remaining = [host for host in self.hosts if host.name not in hosts]
         if not remaining:
             return None
         num_ranks = max(1, self.num_ranks * len(remaining) // len(self.hosts))
         if self.ranks_per_host:
             num_ranks = self.ranks_per_host * len(remaining)
-        elif all(":" in host for host in remaining):
-            num_ranks = sum(int(host.rpartition(":")[2]) for host in remaining)
+        elif all(host.slots for host in remaining):
+            num_ranks = sum(host.slots for host in remaining)
         words = list(self.words)
-        for name, index in self.indices.items():
+        for name, index in self.values:
             if name in (*self.options.hosts, *self.options.host_files):
-                words[index] = ",".join(remaining)
+                words[index] = ",".join(host.line() for host in remaining)
             if name in self.options.host_files:
                 words[index - 1] = self.options.hosts[0]
             if name in self.options.ranks:
@@ -52,16 +72,17 @@ class MpirunCommand:
 
     def find_unreachable_hosts(self) -> list[str]:
         """Returns the hosts, probed at once, on which the launcher runs no program."""
-        with ThreadPoolExecutor(max_workers=max(len(self.hosts), 1)) as threads:
-            codes = list(threads.map(lambda host: _run(self._on(host))[0], self.hosts))
-        return [host for host, code in zip(self.hosts, codes, strict=True) if code]
+        names = [host.name for host in self.hosts]
+        with ThreadPoolExecutor(max_workers=max(len(names), 1)) as threads:
+            codes = list(threads.map(lambda name: _run(self._on(name))[0], names))
+        return [name for name, code in zip(names, codes, strict=True) if code]
 
     def _on(self, host: str) -> list[str]:
         words = [self.words[0]]
-        for name in self.options.reaching:
-            if name in self.indices:
-                words += [name, self.words[self.indices[name]]]
-        words += [self.options.hosts[0], host.partition(":")[0]]
+        for name, index in self.values:
+            if name in self.options.reaching:
+                words += [name, self.words[index]]
+        words += [self.options.hosts[0], host]
         return [*words, self.options.ranks[0], "1", "true"]
 
 
@@ -99,29 +120,48 @@ def parse(words: Sequence[str]) -> MpirunCommand | None:
             break
     else:
         return None
-    values: dict[str, str] = {}
-    indices: dict[str, int] = {}
+    split, values = list(words), list[tuple[str, int]]()
     index = 1
-    while index < len(words) and words[index].startswith("-"):
-        name = f"-{words[index].lstrip('-')}"
-        indices[name] = index + 1
-        values[name] = words[index + 1] if index + 1 < len(words) else ""
-        index += 3 if name in options.with_two_values else 2
-        if index <= len(words) and words[index - 1].startswith("-"):
-            index -= 1  # The option has one value less than assumed, or none.
-    hosts: list[str] = []
-    for name, value in values.items():
-        if name in options.hosts:
-            hosts = value.split(",")
-        elif name in options.host_files:
-            hosts = read_file(value)
+    while index < len(split):
+        index = _read_options(split, index, options, values)
+        while index < len(split) and split[index] != ":":
+            index += 1
+        index += 1
+    numbers = {
+        name: _number(name, split[index])
+        for name, index in values
+        if name in (*options.ranks, *options.ranks_per_host)
+    }
     num_ranks, ranks_per_host = (
-        next((_number(name, values[name]) for name in names if name in values), default)
+        next((numbers[name] for name in names if name in numbers), default)
         for names, default in ((options.ranks, 1), (options.ranks_per_host, 0))
     )
     return MpirunCommand(
-        tuple(words), num_ranks, ranks_per_host, tuple(hosts), indices, options
+        tuple(split), num_ranks, ranks_per_host, tuple(values), options
     )
+
+
+def _read_options(
+    words: list[str], index: int, options: HostOptions, values: list[tuple[str, int]]
+) -> int:
+    """Adds the options of the block that begins at an index; returns its program's."""
+    one_value = (
+        *(*options.ranks, *options.ranks_per_host, *options.hosts),
+        *(*options.host_files, *options.reaching),
+    )
+    while index < len(words) and words[index].startswith("-"):
+        name, equals, value = words[index].partition("=")
+        name = f"-{name.lstrip('-').lower()}"  # As Hydra compares it.
+        if equals and name in one_value:
+            words[index : index + 1] = [name, value]
+        index += 1
+        if index == len(words):
+            break
+        next_word = words[index]
+        if name in one_value or not (equals or next_word.startswith("-")):
+            values.append((name, index))
+            index += 1 + (name in options.with_two_values and "=" not in next_word)
+    return index
 
 
 def _number(name: str, value: str) -> int:

@@ -72,7 +72,8 @@ def main(argv: Sequence[str]) -> int:
     num_ranks = job.num_workers + has_servers * (1 + num_servers)
     command = ["mpirun", "-np", str(num_ranks)]
     if job.hosts:
-        command += ["-ppn", "1", "-hosts", ",".join(hosts.read_file(job.hosts))]
+        names = [host.line() for host in hosts.read_file(job.hosts)]
+        command += ["-ppn", "1", "-hosts", ",".join(names)]
     command += [*words, *[f"--num_ps={num_servers}"] * has_servers]
     parsed = None if job.dry_run else mpirun_command.parse(command)
     if parsed and (unreachable := parsed.find_unreachable_hosts()):

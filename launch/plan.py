@@ -101,11 +101,12 @@ class NodeFlags:
                 " well. Leave it out."
             )
 
-    def host_names(self) -> list[str]:
+    def host_names(self, launcher: str) -> list[str]:
         """Returns the hosts in the file of --hosts; none without it."""
         if not self.hosts:
             return []
-        names = [host.partition(":")[0] for host in hosts.read_file(self.hosts)]
+        of_file = hosts.read_file(self.hosts, DIALECTS[launcher])
+        names = [host.name for host in of_file]
         if len(set(names)) < len(names):
             raise UserError(
                 f"{self.hosts} must name each host once; it names one twice."
@@ -119,7 +120,7 @@ class NodeFlags:
 
     def read(self, launcher: str) -> Topology:
         """Returns the nodes; UserError if they can't be read."""
-        names = self.host_names()
+        names = self.host_names(launcher)
         num_nodes = len(names) or self.num_nodes or 1
         if self.sockets and self.cores_per_socket:
             return topology.stated(
@@ -222,7 +223,7 @@ def check_and_run(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> int:
         return job_plan.make(topology_of_nodes, request(line, nodes, job))
 
     checked = check.check(
-        nodes.host_names() or hosts.of_job(nodes.num_nodes or 1),
+        nodes.host_names(job.launcher) or hosts.of_job(nodes.num_nodes or 1),
         DIALECTS[job.launcher],
         job.stage_from or data_dir,
         plan_for,

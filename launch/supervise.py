@@ -147,17 +147,18 @@ def place_of_failure(model_dir: pathlib.Path, failure: Mapping[str, Any]) -> str
 def on_reachable_hosts(words: Sequence[str], model_dir: pathlib.Path) -> Sequence[str]:
     """Returns the command without the hosts that can't be reached.
 
-    A command of Open MPI, which has other options than Hydra, stays as it is. Ranks
-    that can't share the global batch are refused, if the run has saved its settings.
+    A command of Open MPI, which has other options than Hydra, stays as it is. Refused
+    are ranks that can't share the global batch, if the run has saved its settings, and
+    commands whose hosts can't be changed.
     """
     command = mpirun_command.parse(words)
-    if not command or not command.hosts or command.is_of_open_mpi():
+    if not command or command.is_of_open_mpi() or not command.hosts:
         return words
     unreachable = command.find_unreachable_hosts()
     if not unreachable:
         return words
     remaining = command.without(unreachable)
-    hosts = remaining.hosts if remaining else ()
+    hosts = [host.line() for host in remaining.hosts] if remaining else []
     report(model_dir, f"unreachable hosts: {', '.join(unreachable)}")
     report(model_dir, f"remaining hosts: {', '.join(hosts) or 'none'}")
     if not remaining:

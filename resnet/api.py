@@ -131,6 +131,7 @@ class Network:
 
         Raises:
             UserError: If the set has other classes, no such split, or corrupt records.
+            RuntimeError: If the network predicts NaN or infinity.
         """
         from resnet.evaluation.evaluator import Evaluator
         from resnet.optim.optimizer import weight_penalty

@@ -18,8 +18,8 @@ NAME = "residual/stem/kernel"
 _NUM_VALUES = 100_000
 
 
-def make(model_dir: Path) -> TrainState:
-    """Returns the state of a new run."""
+def make(model_dir: Path, **changes: float) -> TrainState:
+    """Returns the state of a new run, with changed settings."""
     inputs = keras.Input((32, 32, 3))
     x = layers.ConvNorm(2, 1, 8, 0, "one", NormOptions(momentum=0.9))(inputs)
     network = keras.Model(inputs, layers.Classifier(3, 0, "classifier")(x))
@@ -29,6 +29,7 @@ def make(model_dir: Path) -> TrainState:
         "checkpoint_every": "1000steps",
         "train_steps": 100,
         "warmup_steps": 0,
+        **changes,
     }
     with mock.patch.object(models, "build", return_value=network):
         state = TrainState(resolve(digits.DIGITS, settings, 500, ("a", "b", "c")))

@@ -1,14 +1,11 @@
-"""Decides when a run saves a checkpoint, checks the weights, and takes the snapshot."""
+"""Decides when a run saves a checkpoint, checks the state, and takes the snapshot."""
 
 import dataclasses
-import platform
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
-import numpy as np
 import tensorflow as tf
 
 from resnet.base import intervals
@@ -16,7 +13,7 @@ from resnet.checkpoint.async_writer import CheckpointWriter
 from resnet.checkpoint.tensors import ALONE, RANK_BATCH_NORM, Checkpoint
 from resnet.config import phases, rounds
 from resnet.config.config import Config
-from resnet.distributed.communicator import AgreedFailure, Communicator
+from resnet.distributed.communicator import Communicator
 from resnet.optim.train_state import TrainState, averaged_over_ranks, flatten
 from resnet.runtime import divergence, versions
 from resnet.runtime.run_lock import RunLock
@@ -75,8 +72,7 @@ class CheckpointManager:
         The metrics are those of the evaluations of this very state, by their keys in
         the metadata; empty if it was not evaluated. On all ranks it raises AgreedError
         if the run's folder is no longer there, or another job's, or the records have
-        changed, and AgreedFailure if weights are not finite, or not equal on all ranks
-        although they should be.
+        changed, and AgreedFailure as `take_snapshot`.
         """
         if self._saved_step == self._state.step and not evaluated:
             return
@@ -86,7 +82,6 @@ class CheckpointManager:
         with self._communicator.collective_errors():
             self._require_folder()
         self._verify_records(self._communicator)
-        check_weights(self._state, self._communicator, self._state.is_synchronized)
         metadata: dict[str, Any] = {
             "config": dataclasses.asdict(self._config),
             "installation": self._installation,
@@ -135,20 +130,29 @@ def take_snapshot(
     among its own state. The tensors are those of the variables themselves, not copies:
     the next update of a variable allocates a new tensor and leaves this one unchanged.
     All ranks must call it; the metadata are JSON values.
+
+    Raises AgreedFailure, on all ranks, if anything that is saved is not finite, or
+    differs between ranks that must have the same.
     """
     own = flatten(state.batch_norm_averages)
     rank_averages = None
     if communicator.num_ranks > 1 and len(own):  # Some networks have no BatchNorm.
         rank_averages = communicator.gather(own)
+    own_averages = _values(state.named_averages)
     apart = [] if state.is_synchronized else state.trainable_variables
     with (
         averaged_over_ranks(state.batch_norm_averages, communicator),
         averaged_over_ranks(apart, communicator),
     ):
-        tensors = _values(state.tensors()) if communicator.rank == 0 else {}
+        tensors = _values(state.tensors())
     own_tensors = _values(state.own_variables)
-    if communicator.rank != 0 and not own_tensors:
-        return None
+    divergence.check_state(
+        state.step, tensors, own_averages | own_tensors, communicator
+    )
+    if communicator.rank != 0:
+        if not own_tensors:
+            return None
+        tensors = {}
     if rank_averages is not None:
         tensors[RANK_BATCH_NORM] = rank_averages
     metadata = {
@@ -162,29 +166,3 @@ def take_snapshot(
 
 def _values(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Tensor]:
     return {name: variable.read_value() for name, variable in variables.items()}
-
-
-def check_weights(
-    state: TrainState, communicator: Communicator, are_equal: bool = True
-) -> None:
-    """Checks that all ranks' weights are finite, and equal unless they needn't be.
-
-    The ranks exchange a digest of their trainable variables: the CRC-32C of all bytes,
-    which is computed as fast as memory is read. Raises AgreedFailure, on all ranks,
-    which names the ranks that differ (`divergence.check_equal`).
-    """
-    digest, is_finite = 0, True
-    for variable in state.trainable_variables:
-        values = np.asarray(memoryview(variable.read_value())).ravel()  # No copy.
-        values.flags.writeable = False  # CRC-32C requires it.
-        if are_equal:
-            digest = google_crc32c.extend(digest, values)
-        is_finite = is_finite and bool(np.isfinite(np.sum(values)))
-    reports = communicator.allgather((digest, is_finite, platform.node()))
-    if not all(finite for _, finite, _ in reports):
-        raise AgreedFailure(
-            f"the weights after step {state.step} are not finite: the training has"
-            " diverged. Lower --peak_learning_rate or lengthen the warmup."
-        )
-    digests, _, hosts = zip(*reports, strict=True)
-    divergence.check_equal(f"the weights after step {state.step}", digests, hosts)

@@ -9,7 +9,7 @@ from resnet.base import intervals
 from resnet.checkpoint.retention import best_top1
 from resnet.config import rounds
 from resnet.config.config import Config
-from resnet.evaluation.evaluator import Evaluator, Result
+from resnet.evaluation.evaluator import Evaluator, Result, naming
 from resnet.evaluation.precise_bn import PreciseBN
 from resnet.metrics.run_log import RunLog
 from resnet.optim.train_state import TrainState, averaged_over_ranks
@@ -62,7 +62,7 @@ class Evaluations:
 
         All ranks evaluate with the mean of their batch normalization averages, and keep
         their own afterwards. Returns the metrics by name, by the kind of their metrics
-        line.
+        line. Raises AgreedFailure, on all ranks, if the network predicts NaN.
         """
         assert self._evaluator is not None  # noqa: S101 - `is_due` has checked it.
         state, results = self._state, {}
@@ -73,7 +73,8 @@ class Evaluations:
             for name in weights_in_turn(state, names, self._precise_bn, num_ranks):
                 kind = METRICS_KINDS[name]
                 began = time.monotonic()
-                result = self._evaluator.evaluate(state.weight_penalty())
+                with naming(f"the {name} weights after step {state.step}"):
+                    result = self._evaluator.evaluate(state.weight_penalty())
                 results[kind] = result.as_dict()
                 seconds = time.monotonic() - began
                 log.evaluated(kind, results[kind], seconds, str(result))

@@ -3,6 +3,7 @@
 Source of the ensemble of a run's phases: Codreanu et al. 2017, arXiv:1711.04291.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from resnet.config.recipe import VIEWS
 from resnet.data import batches
 from resnet.data.corrupt_records import CorruptRecords
 from resnet.data.record_files import ExampleShard
+from resnet.distributed.communicator import AgreedFailure
 from resnet.evaluation import test_time_augmentation, top_classes
 from resnet.evaluation.top_classes import TopClasses
 from resnet.optim import losses
@@ -24,6 +26,15 @@ from resnet.runtime.job import Job
 from resnet.runtime.preemption import Preempted, stop_requested
 
 Report = Callable[[int], None]
+
+
+@contextlib.contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Names what is evaluated, in a failure that all ranks know of in the block."""
+    try:
+        yield
+    except AgreedFailure as error:
+        raise AgreedFailure(f"the evaluation of {what} has failed: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -170,7 +181,7 @@ class Evaluator:
         if a record is corrupt and none may be skipped, and RuntimeError if not every
         example was counted once.
         """
-        sums = np.zeros(4)
+        sums = np.zeros(5)
         for number, (images, labels, mask) in enumerate(self._batches(report)):
             if top is None:
                 sums += self._count_batch(images, labels, mask).numpy()
@@ -201,7 +212,7 @@ class Evaluator:
         self, ensemble: Ensemble, top: TopClasses | None = None
     ) -> Result:
         """Returns the result of the mean predictions of an ensemble, as `evaluate`."""
-        sums = np.zeros(4)
+        sums = np.zeros(5)
         ensemble_batches = ensemble.batches(self._batch_size)
         for number, (values, labels, mask) in enumerate(ensemble_batches):
             logits = tf.constant(values)
@@ -290,16 +301,17 @@ class Evaluator:
 def sums_of_batch(
     logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor, phase: PhaseSettings
 ) -> tf.Tensor:
-    """Returns sums over the examples of a batch whose mask is True, `[4]` float64.
+    """Returns sums over the examples of a batch whose mask is True, `[5]` float64.
 
     They are the number of labels in the top 1, the number of labels in the top 5, the
-    sum of the cross-entropies by the loss and label smoothing of a phase, and the
-    number of examples.
+    sum of the cross-entropies by the loss and label smoothing of a phase, the number of
+    examples whose logits are not all finite, and the number of examples.
     """
     columns = (
         in_top(logits, labels, 1),
         in_top(logits, labels, 5),
         losses.of_examples(logits, labels, phase),
+        ~tf.reduce_all(tf.math.is_finite(logits), axis=1),
         tf.ones_like(labels),
     )
     counted = [tf.boolean_mask(tf.cast(column, tf.float64), mask) for column in columns]
@@ -311,13 +323,20 @@ def result_of(
 ) -> Result:
     """Returns the result by the sums of `sums_of_batch` over all batches.
 
-    Raises RuntimeError if not every example was counted once.
+    Raises RuntimeError if not every example was counted once, and AgreedFailure if the
+    network's outputs are not finite: their loss is NaN, and no class has the highest.
     """
-    num_in_top1, num_in_top5, cross_entropy, count = sums
+    num_in_top1, num_in_top5, cross_entropy, num_not_finite, count = sums
     if count + num_skipped != num_examples or not count:
         raise RuntimeError(
             f"evaluation must count all {num_examples} examples once; it counted"
             f" {count:.0f} and skipped {num_skipped:.0f}"
+        )
+    if num_not_finite:
+        raise AgreedFailure(
+            "the network's outputs must be finite; they are not for"
+            f" {num_not_finite:,.0f} of {count:,.0f} images: the training has diverged,"
+            " or the network was damaged. Take an earlier checkpoint of its run."
         )
     return Result(
         top1=float(num_in_top1 / count),

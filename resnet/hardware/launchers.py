@@ -21,7 +21,7 @@ class HostOptions:
     hosts: tuple[str, ...]  # Separated by commas, as `host` or `host:ranks`.
     host_files: tuple[str, ...]
     reaching: tuple[str, ...]  # About how hosts are reached, which a probe needs too.
-    with_two_values: tuple[str, ...]
+    with_two_values: tuple[str, ...]  # Or one, as `NAME=VALUE`.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ LAUNCHERS = {
         host_options=HostOptions(
             ranks=("-np", "-n"),
             ranks_per_host=("-ppn", "-perhost"),
-            hosts=("-hosts", "-host"),
+            hosts=("-hosts", "-host", "-hostlist", "-machines", "-machinelist"),
             host_files=("-f", "-hostfile", "-machinefile"),
             reaching=("-launcher", "-launcher-exec", "-rmk", "-iface", "-localhost"),
             with_two_values=("-genv", "-env"),

@@ -141,18 +141,20 @@ class TrainState:
         return [] if self.lookahead is None else self.lookahead.slow
 
     @property
-    def batch_norm_averages(self) -> list[tf.Variable]:
+    def named_averages(self) -> dict[str, tf.Variable]:
         """BatchNorm's moving means and variances, which differ from rank to rank.
 
         Their EMA and Lookahead's slow copies of them are among them, if there are any.
+        They are those of `tensors`, by the same names.
         """
-        paths = [variable.path for variable in self.model.variables]
-        return [
-            variable
-            for variables in (self._variables, self.ema, self._slow)
-            for path, variable in zip(paths, variables, strict=False)
-            if path.endswith(("/moving_mean", "/moving_variance"))
-        ]
+        endings = ("/moving_mean", "/moving_variance")
+        tensors = self.tensors().items()
+        return {name: tensor for name, tensor in tensors if name.endswith(endings)}
+
+    @property
+    def batch_norm_averages(self) -> list[tf.Variable]:
+        """The variables of `named_averages`."""
+        return list(self.named_averages.values())
 
     def weight_penalty(self) -> float:
         """Returns the weight-decay term of the loss, as of the last step done."""

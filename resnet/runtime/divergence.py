@@ -1,13 +1,16 @@
-"""Stops a run whose loss is no longer finite, or whose ranks no longer agree."""
+"""Stops a run whose numbers are no longer finite, or whose ranks no longer agree."""
 
+import itertools
 import json
 import math
 import platform
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import google_crc32c
 import numpy as np
 
 from resnet.base.atomic_files import atomic_write_bytes
@@ -88,3 +91,62 @@ def check_equal(what: str, digests: Sequence[object], hosts: Sequence[str]) -> N
             " these hosts before you start again."
         )
     raise AgreedFailure(f"{what} must be the same on all ranks; {blamed}")
+
+
+def check_state(
+    step: int,
+    common: Mapping[str, Any],
+    own: Mapping[str, Any],
+    communicator: Communicator,
+) -> None:
+    """Ends a run whose state after a step is not finite, or not equal on all ranks.
+
+    Every rank must call it, with the tensors that all ranks have in common and with
+    those of its own, by name. Of the former, the ranks compare digests: the CRC-32C of
+    all bytes, which is computed as fast as memory is read.
+
+    Raises:
+        AgreedFailure: On all ranks, naming the first such tensor and the ranks.
+    """
+    arrays = [_array(tensor) for tensor in common.values()]
+    digests = tuple(google_crc32c.value(array) for array in arrays)
+    bad_own = _first_not_finite(own, map(_array, own.values()))
+    bad = _first_not_finite(common, arrays)
+    report = bad_own, bad, google_crc32c.value(repr(digests).encode()), platform.node()
+    *names_of_bad, digests_of_ranks, hosts = zip(
+        *communicator.allgather(report), strict=True
+    )
+    ranks = [f"rank {rank} on {host}" for rank, host in enumerate(hosts)]
+    # Of a rank's own first: in a mean over ranks, it isn't finite on any of them.
+    for names in names_of_bad:
+        if any(names):
+            raise AgreedFailure(
+                f"{next(filter(None, names))} after step {step} is not finite on"
+                f" {first_of(list(itertools.compress(ranks, names)))}, and not saved:"
+                " the training has diverged, or memory is faulty. The checkpoints"
+                " before it stay. Lower --peak_learning_rate or lengthen the warmup."
+            )
+    if len(set(digests_of_ranks)) > 1:
+        columns = zip(common, *communicator.allgather(digests), strict=True)
+        name = next(name for name, *column in columns if len(set(column)) > 1)
+        what = f"the values of {name} after step {step}"
+        check_equal(what, digests_of_ranks, hosts)
+
+
+def _array(tensor: Any) -> np.ndarray:
+    """Returns the values of an eager tensor, without a copy."""
+    array = np.asarray(memoryview(tensor)).ravel()
+    array.flags.writeable = False  # CRC-32C requires it.
+    return array
+
+
+def _first_not_finite(names: Iterable[str], arrays: Iterable[np.ndarray]) -> str:
+    """Returns the name of the first array with NaN or infinity; empty without one.
+
+    A finite sum, which is computed without a copy, needs finite values.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        for name, array in zip(names, arrays, strict=True):
+            if not np.isfinite(array.sum()) and not np.isfinite(array).all():
+                return name
+    return ""

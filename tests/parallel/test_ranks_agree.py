@@ -6,7 +6,9 @@ import functools
 import numpy as np
 import pytest
 
+from resnet.checkpoint.manager import take_snapshot
 from resnet.distributed import communicator as distributed
+from resnet.distributed.communicator import AgreedFailure
 from resnet.exchange.gradients import GradientExchange
 from resnet.hardware.placement import ProcessInfo
 from resnet.training import loop as training
@@ -75,3 +77,35 @@ def test_a_phase_with_frozen_batch_norm_begins_with_the_mean_of_the_averages(
         rank_state.set_to(state, step, communicator.rank)
         training._begin_step(state, exchange, communicator)
         rank_state.assert_averages_are(state, expected)
+
+
+def test_a_save_compares_all_that_ranks_share_and_no_average_of_their_own(
+    communicator, tmp_path
+):
+    state = rank_state.make(tmp_path, ema_decay=0.5)
+    is_last = communicator.rank == communicator.num_ranks - 1
+
+    def failure(name: str, value: float) -> str:
+        """Returns what the ranks say, with one value of the last rank changed."""
+        rank_state.set_to(state, 3, communicator.rank)
+        variable = state.tensors()[name]
+        array = variable.numpy()
+        array.flat[0] = value
+        variable.assign(array if is_last else variable)
+        try:
+            take_snapshot(state, {}, communicator)
+        except AgreedFailure as error:
+            return str(error)
+        return ""
+
+    of_ranks = set(state.tensors()) - set(state.named_averages)
+    for kind in ("model/", "velocity/", "ema/"):
+        name = min(name for name in of_ranks if name.startswith(kind))
+        sentence = f"the values of {name} after step 3 must be the same on all ranks"
+        assert failure(name, 9.0).startswith(sentence)
+    for name in state.named_averages:
+        assert failure(name, 9.0) == ""  # The mean of all ranks is saved.
+        sentence = (
+            f"{name} after step 3 is not finite on rank {communicator.num_ranks - 1}"
+        )
+        assert failure(name, np.nan).startswith(sentence)

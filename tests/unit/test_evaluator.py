@@ -19,7 +19,7 @@ from resnet.base.errors import UserError
 from resnet.config.config import Config
 from resnet.data import record_files
 from resnet.data.record_files import ExampleShard, RecordFiles
-from resnet.distributed.communicator import Communicator
+from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.evaluation import top_classes
 from resnet.evaluation.evaluator import Ensemble, Evaluator, Result, in_top
 from resnet.evaluation.top_classes import TopClasses
@@ -228,7 +228,7 @@ def test_the_ranks_together_count_each_example_once(
     model, evaluator, records, jpegs, num_ranks, num_examples, views, num_networks
 ):
     images = crops_of(jpegs[:num_examples], views)
-    total, all_counted = np.zeros(5), np.array([0, 0, 0, num_examples, 0])
+    total, all_counted = np.zeros(6), np.array([0, 0, 0, 0, num_examples, 0])
     for rank in range(num_ranks):
         communicator = OneOfRanks(rank, num_ranks, all_counted)
         own = first_of(records, num_examples)
@@ -245,14 +245,14 @@ def test_the_ranks_together_count_each_example_once(
             ours.evaluate_ensemble(ensemble)
         total += communicator.values
     top1, top5, loss = expected_of(np.mean(of_networks, axis=0)).sums()
-    assert total[[0, 1, 3, 4]].tolist() == [top1, top5, num_examples, 0]
+    assert total[[0, 1, 4, 5]].tolist() == [top1, top5, num_examples, 0]
     assert total[2] == pytest.approx(loss, rel=LOSS_TOLERANCE)
 
 
 def test_examples_that_are_missing_in_the_sum_are_an_error(evaluator):
     class Loses(Communicator):
         def allreduce_sum(self, values: np.ndarray) -> np.ndarray:
-            return values - [0, 0, 0, 1, 0]
+            return values - [0, 0, 0, 0, 1, 0]
 
     ours = evaluator(Loses(ProcessInfo()))
     with pytest.raises(RuntimeError, match="it counted 10 and skipped 0"):
@@ -285,13 +285,13 @@ def test_damaged_examples_do_not_count_where_they_are_skipped(
 def test_damaged_examples_of_all_ranks_are_left_out_once(
     model, evaluator, two_damaged, jpegs
 ):
-    total = np.zeros(5)
+    total = np.zeros(6)
     for rank in range(3):
-        communicator = OneOfRanks(rank, 3, np.array([0, 0, 0, NUM_EXAMPLES, 0]))
+        communicator = OneOfRanks(rank, 3, np.array([0, 0, 0, 0, NUM_EXAMPLES, 0]))
         evaluator(communicator, two_damaged, on_bad_record="skip").evaluate()
         total += communicator.values
     top1, top5, _ = expected_of(probabilities(model, crops_of(jpegs))).sums(KEPT)
-    assert total[[0, 1, 3, 4]].tolist() == [top1, top5, 9, 2]
+    assert total[[0, 1, 4, 5]].tolist() == [top1, top5, 9, 2]
 
 
 def test_a_damaged_example_ends_evaluation_where_none_is_skipped(
@@ -355,6 +355,21 @@ def test_what_one_network_of_an_ensemble_did_not_see_or_finds_nan_does_not_sprea
     assert np.isnan(logits[0]).all()
     np.testing.assert_allclose(logits[1:], usual[1:], rtol=1e-6)
     assert list(Ensemble(0, 2).batches(4)) == []  # A rank without examples.
+
+
+def test_outputs_that_are_not_finite_are_counted_and_refused(model, evaluator, jpegs):
+    kernel = model.variables[0].numpy()
+    kernel[0, 0] = 3e38  # Times a value above 1.13 of the first pixel, it overflows.
+    model.variables[0].assign(kernel)
+    count = (np.abs(crops_of(jpegs)[:, 0, 0, 0, 0]) > 3.4028e38 / 3e38).sum()
+    assert 0 < count < NUM_EXAMPLES
+    ours = evaluator(eval_batch_size=4)
+    words = f"be finite; they are not for {count} of {NUM_EXAMPLES} images"
+    ensemble = ours.new_ensemble()
+    ours.add_to(ensemble)
+    for evaluate in (ours.evaluate, lambda: ours.evaluate_ensemble(ensemble)):
+        with pytest.raises(AgreedFailure, match=words):
+            evaluate()
 
 
 def test_the_predictions_are_those_that_were_counted(model, evaluator, jpegs):

@@ -23,6 +23,7 @@ def test_a_fragmented_cpuset_crosses_numa_nodes_and_says_what_does_not(tmp_path)
     node = topology.probe(machine_trees.fragmented(tmp_path))
     chosen = layout.choose(node)
     assert [len(cores) for cores in chosen.cores] == [16, 16]
+    assert "as many ranks as sockets, which have 12 and 20" in chosen.reasons[0]
     limited, crossing = chosen.warnings
     assert "allows only 32 of the 48 cores" in limited
     assert "processors 0,4-11,21-26,30-46" in limited
@@ -108,4 +109,7 @@ def test_each_core_has_one_rank_and_each_rank_a_core(data, node):
     assert 1 <= chosen.num_intra_threads <= chosen.cores_per_rank
     sizes = {len(cores) for cores in chosen.cores}
     assert max(sizes) - min(sizes) <= 1
+    if any(reason.startswith("one rank on each") for reason in chosen.reasons):
+        of_ranks = [{core.numa_node for core in cores} for cores in chosen.cores]
+        assert sorted(map(sorted, of_ranks)) == [[number] for number in node.numa_nodes]
     assert chosen.num_ranks == node.num_nodes * len(chosen.cores)

@@ -235,7 +235,7 @@ def test_a_command_of_open_mpi_is_started_as_it_is(supervised, monkeypatch):
 def test_ranks_that_cannot_share_the_batch_are_not_started_again(
     supervised, tmp_path, left, settings, reason
 ):
-    words = f"-hosts a:{left},b:1 -np {left + 1} x"
+    words = f"-hosts a:{left or 1},b:1 -np {left + 1} x"
     with pytest.raises(UserError, match=reason):
         supervised(
             "exit 9",

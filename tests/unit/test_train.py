@@ -200,6 +200,25 @@ def test_a_run_that_diverges_saves_no_such_number_and_says_what_made_it(run, tmp
     assert rank["examples"] == order.tolist()
 
 
+@pytest.mark.parametrize("where", ["ema", "batch_norm_averages"])
+def test_an_average_that_is_not_finite_is_not_saved_and_older_checkpoints_stay(
+    run, tmp_path, monkeypatch, where
+):
+    """The loss shows neither."""
+    end_step = TrainState.end_step
+
+    def end_and_damage(state: TrainState) -> None:
+        end_step(state)
+        if state.step == 4:
+            variable = getattr(state, where)[-1]
+            variable.assign(np.full(variable.shape, np.nan))
+
+    monkeypatch.setattr(TrainState, "end_step", end_and_damage)
+    with pytest.raises(AgreedFailure, match="after step 4 is not finite on rank 0"):
+        run(tmp_path, model=smallest.NETWORK, ema_decay=0.5, checkpoint_every="1")
+    assert saved_steps(tmp_path)[-1] == 3
+
+
 def test_a_preempted_run_saves_and_resumes_later_bit_for_bit(
     run, every_fourth, tmp_path
 ):

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from resnet.checkpoint import tensors
 from resnet.checkpoint.step_dirs import saved_steps
+from resnet.distributed.communicator import AgreedFailure
 from resnet.evaluation import evaluations
 from resnet.evaluation.evaluator import Result
 from resnet.metrics import jsonl
@@ -81,6 +82,24 @@ def test_evaluating_an_average_changes_nothing_about_the_training(
     names = tensors.load(tmp_path, 6).tensors
     assert "ema/classifier/kernel" in names
     assert_same_weights(tmp_path, averaged, 6)
+
+
+def test_an_evaluation_of_outputs_that_are_not_finite_ends_the_run(
+    run, tmp_path, monkeypatch
+):
+    end_step = TrainState.end_step
+
+    def end_and_damage(state: TrainState) -> None:
+        end_step(state)
+        if state.step == 4:  # A negative variance, whose root is NaN.
+            variable = state.batch_norm_averages[-1]
+            variable.assign(tf.fill(variable.shape, -9.0))
+
+    monkeypatch.setattr(TrainState, "end_step", end_and_damage)
+    words = "the raw weights after step 4 has failed.* not for 12 of 12 images"
+    with pytest.raises(AgreedFailure, match=words):
+        run(tmp_path, **NETWORK, eval_every="2", mode="train_and_eval")
+    assert [line["step"] for line in lines(tmp_path, "eval")] == [2]
 
 
 class Top1s:

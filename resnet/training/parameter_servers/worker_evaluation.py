@@ -64,7 +64,7 @@ class WorkerEvaluator:
         self._communicator.report_status("evaluating the first batch", is_timed=False)
         num_examples = self._records.num_examples
         firsts = deque(range(0, num_examples, self._batch_size))
-        sums = np.zeros(4)
+        sums = np.zeros(5)
         while firsts or self._closures.running:
             if stop_requested(self._signals):
                 firsts.clear()
