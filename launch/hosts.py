@@ -50,7 +50,8 @@ class Host:
         """Returns the line of a host for a launcher; UserError if it says more."""
         if self.more:
             raise UserError(
-                f"{self.more!r} of {self.name} can't be kept: leave it out."
+                f"only a name and a number of ranks can be told of {self.name} here;"
+                f" leave out {self.more!r}."
             )
         return self.name + (dialect.slots.format(self.slots) if self.slots else "")
 
