@@ -66,8 +66,8 @@ class Dialect:
     host_command: Sequence[str] = ("mpirun -hosts {host} -np 1",)  # One program there.
     shell_on_host: bool = False  # Whether a shell there parses what it has joined.
     unset_on_host: Sequence[str] = ()  # Variables that `host_command` must not see.
-    # A line of its hosts file: what it may be, and what says the number of ranks. Hydra
-    # reads an empty word before a comment.
+    # A line of its hosts file: what it may be, and what says the number of ranks. For
+    # Hydra, a comment must be a line of its own.
     host_form: str = r"[^\s:#]+(:\d+)?(\s+(binding|user)=\S+)*"
     slots: str = ":{}"
     # Names a job's file with a line for each process of a node.
