@@ -36,7 +36,7 @@ from data_prep.sources import raw_data, tfds
 from data_prep.sources.image_list import Source
 from data_prep.worker_processes import Progress
 from resnet.base import cli, limits
-from resnet.base.errors import UserError, naming_failures, print_to_pipe
+from resnet.base.errors import UserError, naming_failures
 from resnet.base.settings import COUNT_OR_ZERO, setting
 
 
@@ -157,7 +157,7 @@ def _convert(settings: Settings, options: Options) -> None:
             f" {settings.num_workers} worker processes; rerun the same command with a"
             " smaller --num_processes"
         ) from error
-    _print(summary)
+    print(summary)
 
 
 def _open_source(settings: Settings) -> Source:
@@ -277,14 +277,14 @@ def _verify(settings: Settings) -> int:
             problems = verification.verify(record_set, num_workers, progress.add)
             rate = progress.rate()
     for problem in problems:
-        _print(str(problem))
+        print(str(problem))
     if num_problems := sum(problem.count for problem in problems):
-        _print(
+        print(
             f"verification failed: {num_problems:,} corrupt files or records;"
             f" {record_set.records_dir} must hold {num_records:,} good records"
         )
         return CORRUPT_EXIT_CODE
-    _print(
+    print(
         f"verification passed: {num_records:,} records, {num_bytes:,} bytes in"
         f" {record_set.records_dir}, {rate:,.0f} records per second"
     )
@@ -293,11 +293,6 @@ def _verify(settings: Settings) -> int:
 
 def _log(sentence: str) -> None:
     print(sentence, file=sys.stderr)
-
-
-def _print(text: str) -> None:
-    """Prints a text in which names of files may have bytes that aren't UTF-8."""
-    print_to_pipe(text.encode(errors="backslashreplace").decode())
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from eval import measuring
 from eval.benchmark_settings import Settings, check_batch_size
 from resnet.base import cli
 from resnet.base.errors import UserError
+from resnet.base.output import print_result
 from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
 from resnet.config.command_line import JobSettings
 from resnet.config.config import Config
@@ -95,7 +96,7 @@ def run_benchmark(
         job = line.of(JobSettings)
         result = measure(settings, job, runs.profile, process, communicator)
     if runs.json:
-        print(json.dumps(result), flush=True)
+        print_result(json.dumps(result))
 
 
 def check(
@@ -155,7 +156,7 @@ def measure(
         report, profile = throughput.measure(
             settings, num_classes, shard, threads, with_profile, communicator
         )
-    print(report.table())
+    print_result(report.table())
     if profile:
         print(f"\n{profile.table()}")
     return report.figures
@@ -195,7 +196,7 @@ def compare_in_pairs(
             f"{number:4} {our_rate:10,.2f} {their_rate:10,.2f} {ratios[-1]:7.3f}",
             flush=True,
         )
-    print(f"ours / theirs: median {measuring.spread(ratios)}")
+    print_result(f"ours / theirs: median {measuring.spread(ratios)}")
     shown = {"ratio": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
     return {**{name: round(value, 4) for name, value in shown.items()}, **rates}
 
@@ -247,7 +248,7 @@ def sweep(settings: Settings) -> dict[str, Any]:
     rates = [result["images_per_second"] for result in results]
     num_ranks, num_threads = tried[rates.index(max(rates))]
     print(f"fastest: {num_ranks} x {num_threads}")
-    print(f"    {command(settings, num_ranks, num_threads)}")
+    print_result(f"    {command(settings, num_ranks, num_threads)}")
     return {"layouts": results}
 
 

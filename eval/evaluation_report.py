@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from resnet.base import atomic_files, errors
+from resnet.base import atomic_files
 from resnet.base.errors import UserError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class EvaluationReport:
                 "global_step": what.steps[-1],
             },
         )
-        errors.print_to_pipe(f"{name}: {result}")
+        print(f"{name}: {result}", flush=True)
         self._results.append({**what.as_dict(), **result.as_dict()})
         if self._json_file:
             text = json.dumps(

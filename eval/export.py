@@ -20,7 +20,7 @@ from absl import logging
 
 from eval import checkpoint_choice
 from resnet.base import cli
-from resnet.base.errors import UserError, print_to_pipe
+from resnet.base.errors import UserError
 from resnet.base.settings import setting
 from resnet.config.command_line import JobSettings
 from resnet.config.config import Config, load_config
@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
         config, trained.step, trained.weights, settings.precision, is_folded
     )
     formats.write(settings.format, trained, described, out)
-    print_to_pipe(
+    print(
         f"{out}: {config.model} of step {trained.step} ({trained.weights} weights),"
         f" {config.num_classes} classes, {settings.precision}"
     )

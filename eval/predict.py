@@ -33,7 +33,8 @@ from data_prep.sources import imagenet_labels
 from data_prep.sources.folders import EXTENSIONS
 from eval import checkpoint_choice
 from resnet.base import cli
-from resnet.base.errors import EXIT_CODE, UserError, print_to_pipe
+from resnet.base.errors import EXIT_CODE, UserError
+from resnet.base.output import print_result
 from resnet.base.settings import COUNT, setting
 from resnet.config.command_line import JobSettings
 from resnet.config.config import Config, load_config
@@ -143,7 +144,7 @@ class Table:
         columns = [file.ljust(self._file), name.ljust(self._name)]
         if self._description:
             columns.append(description.ljust(self._description))
-        print_to_pipe(_GAP.join([*columns, last.rjust(len(_PROBABILITY))]))
+        print_result(_GAP.join([*columns, last.rjust(len(_PROBABILITY))]))
 
 
 class JsonLines:
@@ -157,7 +158,7 @@ class JsonLines:
             if not prediction.description:
                 del values["description"]
             predictions.append({"class": values.pop("name"), **values})
-        print_to_pipe(json.dumps({"image": path, "predictions": predictions}))
+        print_result(json.dumps({"image": path, "predictions": predictions}))
 
 
 def _width(title: str, values: Sequence[str], largest: int) -> int:

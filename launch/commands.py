@@ -17,6 +17,7 @@ from types import FrameType
 from typing import IO
 
 from resnet.base.errors import UserError
+from resnet.base.output import write
 from resnet.runtime import preemption
 from resnet.watchdog import proc
 
@@ -65,7 +66,6 @@ class StopRequests:
 
     def _record(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:  # The terminal was closed. Hydra would die of it.
-            preemption.discard_output_to_closed_terminal()
             number = signal.SIGTERM
         self.seen.append(number)
         for child in list(self._children):
@@ -221,6 +221,4 @@ def _copy(source: IO[bytes], target: int, labels: Labels) -> None:
         while data != b"":
             data = os.read(source.fileno(), 1 << 16)
             labelled = labels.translate(data) if data else labels.rest()
-            with contextlib.suppress(OSError):
-                while labelled:
-                    labelled = labelled[os.write(target, labelled) :]
+            write(target, labelled)

@@ -32,7 +32,8 @@ from resnet.base import program  # Before imports that may fail.
 from launch import estimator
 from launch.estimator import MOST_NODES, Cluster, Prediction, Workload
 from resnet.base import cli, json_file
-from resnet.base.errors import UserError, print_to_pipe
+from resnet.base.errors import UserError
+from resnet.base.output import print_result
 from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
 from resnet.base.text import estimated, hanging
 from resnet.config import command_line, recipe_file, topics
@@ -224,9 +225,9 @@ def main(argv: Sequence[str]) -> int:
         title = f"{config.recipe}, {cluster.images_per_second:.4g} images/s a node"
         drawn = figure.estimate(hours, knee.num_nodes, seconds / 3600, parts, title)
         figure.write(drawn, pathlib.Path(question.plot), "--plot")
-    print_to_pipe("\n\n".join(texts))
+    print_result("\n\n".join(texts))
     if question.json:
-        print_to_pipe(json.dumps(values))
+        print_result(json.dumps(values))
     return 0
 
 

@@ -30,7 +30,8 @@ from resnet.base import program  # Before imports that may fail.
 
 from launch import hosts, mpirun_command
 from resnet.base import cli
-from resnet.base.errors import UserError, print_to_pipe
+from resnet.base.errors import UserError
+from resnet.base.output import print_result
 from resnet.base.settings import COUNT, setting
 from resnet.config import recipe_file
 
@@ -84,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
     if not has_servers:
         note = f"The training has --sync_mode=bsp: -s {num_servers} has no effect."
         print(note, file=sys.stderr)
-    print_to_pipe(shlex.join(command))
+    print_result(shlex.join(command))
     if job.dry_run:
         return 0
     sys.stdout.flush()

@@ -23,7 +23,8 @@ from resnet.base import program  # Before imports that may fail.
 from data_prep.records import manifest
 from data_prep.records.manifest import Manifest
 from resnet.base import cli
-from resnet.base.errors import UserError, print_to_pipe
+from resnet.base.errors import UserError
+from resnet.base.output import print_result
 from resnet.base.settings import COUNT, setting
 from resnet.config.config import Config
 
@@ -80,9 +81,9 @@ def main(argv: Sequence[str]) -> int:
     placement = place(contents, num_nodes)
     _check_balance(contents, placement)
     if node is None:
-        print_to_pipe(table(contents, placement, nodes.ranks_per_node))
+        print_result(table(contents, placement, nodes.ranks_per_node))
     else:
-        print_to_pipe("\n".join(files_of_node(contents, placement, node)))
+        print_result("\n".join(files_of_node(contents, placement, node)))
     return 0
 
 

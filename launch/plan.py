@@ -35,7 +35,8 @@ from launch.job_plan import JobFlags, JobPlan, Request
 from launch.topology import Topology
 from resnet.base import cli
 from resnet.base.cli import CommandLine
-from resnet.base.errors import EXIT_CODE, UserError, print_to_pipe
+from resnet.base.errors import EXIT_CODE, UserError
+from resnet.base.output import print_result
 from resnet.base.settings import AT_LEAST_ZERO, COUNT, setting
 from resnet.config import command_line, recipe_file
 from resnet.config.command_line import JobSettings, TrainFlags
@@ -177,14 +178,14 @@ def main(argv: Sequence[str]) -> int:
     data_dir, model_dir = line.values["data_dir"], line.values["model_dir"]
     if job.output == "host":
         report = hosts.report_of_this(job.stage_from or data_dir)
-        print_to_pipe(json.dumps(dataclasses.asdict(report)))
+        print_result(json.dumps(dataclasses.asdict(report)))
         return 0
     nodes.require_one_source(line.given)
     if job.check or job.run:
         return check_and_run(line, nodes, job)
     topology_of_nodes = nodes.read(job.launcher)
     if job.output == "topology":
-        print_to_pipe(topology.to_json(topology_of_nodes))
+        print_result(topology.to_json(topology_of_nodes))
         return 0
     plan = job_plan.make(topology_of_nodes, request(line, nodes, job))
     shown_folders = data_dir or "RECORDS", model_dir or "MODEL"
@@ -197,7 +198,7 @@ def main(argv: Sequence[str]) -> int:
         text = narrator.to_json(plan, *shown_folders)
     else:
         text = narrator.describe(plan, *shown_folders)
-    print_to_pipe(text)
+    print_result(text)
     return 0
 
 
@@ -232,7 +233,7 @@ def check_and_run(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> int:
     if requests.seen:
         print("stopped before the end of the check", file=sys.stderr)
         return REQUEUE_EXIT_CODE
-    print_to_pipe(checked.describe())
+    print_result(checked.describe())
     if not job.run:
         return EXIT_CODE if checked.problems else 0
     if checked.plan is None or not checked.can_run:

@@ -92,8 +92,9 @@ def supervise(
         if code == REQUEUE_EXIT_CODE or requests.seen:
             return code
         failure = history.read_failure(model_dir) or {}
-        is_locked = failure.get("locked") is True and bool(failed_at)
-        if code == EXIT_CODE and not is_locked:
+        # A refused second start says so, too, while the run goes on.
+        is_locked = code == EXIT_CODE and failure.get("locked") is True
+        if code == EXIT_CODE and not (is_locked and failed_at):
             return code
         code = code or 1
         place = place_of_failure(model_dir, failure)

@@ -35,7 +35,8 @@ from absl import logging
 from data_prep.records import class_mixing, manifest
 from resnet.base import cli
 from resnet.base.cli import CommandLine
-from resnet.base.errors import UserError, print_to_pipe
+from resnet.base.errors import UserError
+from resnet.base.output import print_result
 from resnet.config import command_line, explain, recipe_file
 from resnet.config.command_line import JobSettings, TrainFlags
 from resnet.config.config import Config, Derived, save_config
@@ -90,7 +91,7 @@ def train(
         line.of(JobSettings)  # It refuses TPUs.
         recipe, overrides = recipe_file.get(flags.recipe), command_line.overrides(line)
         if flags.list_recipes:
-            print_to_pipe(explain.list_recipes(list(RECIPES.values())))
+            print_result(explain.list_recipes(list(RECIPES.values())))
             return
         if flags.explain:
             run_plan.print_plan(
@@ -253,6 +254,9 @@ def recorded(config: Config, communicator: Communicator) -> Iterator[None]:
             elif is_writer:
                 history.write_failure(model_dir, str(error))
             raise
+        finally:
+            if is_writer:
+                history.remove_refusal(model_dir)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ from typing import Any, TypeVar
 from absl import flags
 
 from resnet.base import settings
-from resnet.base.errors import UserError, print_to_pipe
+from resnet.base.errors import UserError
+from resnet.base.output import print_result
 from resnet.base.settings import Declaration
 
 WIDTH = 80  # Columns of a terminal.
@@ -179,7 +180,7 @@ def _answer_questions(argv: Sequence[str], usage: str, of_program: list[Entry]) 
         text = f"resnet-cpu {version()}"
     else:
         return
-    print_to_pipe(text)
+    print_result(text)
     sys.exit(0)
 
 

@@ -1,7 +1,6 @@
-"""The error of a user's mistake, failed imports, and output that is never an error."""
+"""The error of a user's mistake, and failed imports as a sentence."""
 
 import contextlib
-import io
 import itertools
 import os
 import pathlib
@@ -31,21 +30,6 @@ def naming_failures(action: str) -> Iterator[None]:
         raise UserError(f"{action} failed: {reason}{path}") from error
     except MemoryError as error:
         raise UserError(f"{action} failed for lack of memory") from error
-
-
-def escape_unprintable() -> None:
-    """Has standard output escape characters that its encoding lacks, as stderr does."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def print_to_pipe(text: str) -> None:
-    """Prints a text; for a reader that has closed the pipe, such as `head`, nothing."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # The rest of the buffer is written when the process ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def report_failed_imports() -> None:

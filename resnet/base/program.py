@@ -1,7 +1,8 @@
 """How a program starts and ends: `main(argv) -> exit code`, and errors as sentences.
 
-Programs import this first: from then on, an import that fails because PYTHONPATH hides
-packages of the environment is one sentence. The installed commands are here too.
+Programs import this first: from then on, what can't be printed is dropped (`output`),
+and an import that fails because PYTHONPATH hides packages of the environment is one
+sentence. The installed commands are here too.
 """
 
 import functools
@@ -11,13 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from resnet.base.errors import (
-    EXIT_CODE,
-    UserError,
-    escape_unprintable,
-    report_failed_imports,
-)
+from resnet.base import output
+from resnet.base.errors import EXIT_CODE, UserError, report_failed_imports
 
+output.secure()
 report_failed_imports()  # Before the imports of the program, which may fail.
 
 Main = Callable[[Sequence[str]], int]
@@ -29,7 +27,6 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def run(main: Main) -> int:
     """Returns the exit code of a program, 2 with one sentence for a UserError."""
-    escape_unprintable()
     try:
         return main(sys.argv)
     except UserError as error:

@@ -1,22 +1,27 @@
 """Decides when a run saves a checkpoint, checks the state, and takes the snapshot."""
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from resnet.base import intervals
 from resnet.checkpoint.async_writer import CheckpointWriter
 from resnet.checkpoint.tensors import ALONE, RANK_BATCH_NORM, Checkpoint
 from resnet.config import phases, rounds
 from resnet.config.config import Config
-from resnet.distributed.communicator import Communicator
+from resnet.distributed.communicator import AgreedError, AgreedFailure, Communicator
 from resnet.optim.train_state import TrainState, averaged_over_ranks, flatten
 from resnet.runtime import divergence, versions
+from resnet.runtime.preemption import Preempted
 from resnet.runtime.run_lock import RunLock
+
+_SECONDS_OF_OTHERS = 3.0  # What the other ranks have to fail, too.
 
 
 class CheckpointManager:
@@ -49,6 +54,7 @@ class CheckpointManager:
         self._writer = CheckpointWriter(
             Path(config.model_dir), config.keep_checkpoints, ranks=ranks
         )
+        self._failing = communicator.duplicate()
 
     @property
     def wanted(self) -> bool:
@@ -109,6 +115,36 @@ class CheckpointManager:
         with self._communicator.collective_errors():
             self._writer.finish()
             self._require_folder()
+
+    @contextlib.contextmanager
+    def saved_if_failed(self, save: Callable[[], None]) -> Iterator[None]:
+        """Saves the state, by a function, if the block fails on all ranks.
+
+        A rank that fails alone saves nothing: the others wait for it within the next
+        step. Neither does one whose state is not whole. What all ranks raise on purpose
+        leaves nothing to save.
+        """
+        try:
+            yield
+        except (AgreedError, AgreedFailure, Preempted):
+            raise
+        except Exception:
+            step = self._state.step if self._state.is_whole else -1
+            steps = self._failing.allgather_within(_SECONDS_OF_OTHERS, step)
+            if steps and min(steps) == max(steps) > 0:
+                self._save_after_failure(save)
+            raise
+
+    def _save_after_failure(self, save: Callable[[], None]) -> None:
+        status, step = self._communicator.status, self._state.step
+        try:
+            save()
+            self.finish()
+        except Exception as error:  # The first one is the one to report.
+            logging.error("The state after step %d can't be saved: %s", step, error)
+        else:
+            logging.info("The state after step %d is saved.", step)
+        self._communicator.report_status(*status)
 
     def _require_folder(self) -> None:
         if self._lock is not None:

@@ -24,6 +24,7 @@ from resnet.base.errors import UserError
 from resnet.distributed.collectives import Collectives
 from resnet.hardware.placement import ProcessInfo
 from resnet.watchdog import client, connections
+from resnet.watchdog.alone import LoneWatchdog
 from resnet.watchdog.client import WatchdogClient
 
 # Time for the launcher to forward what was printed, which it may drop at an abort.
@@ -46,7 +47,8 @@ class AgreedFailure(RuntimeError):
 class Communicator:
     """One rank's connection to all ranks of its job; with one, calls are the identity.
 
-    `collectives` are its operations on tensors inside the graph.
+    `collectives` are its operations on tensors inside the graph; `status` is what it
+    has reported to its watchdog last.
     """
 
     def __init__(self, process: ProcessInfo, mpi: Any = None) -> None:
@@ -56,7 +58,8 @@ class Communicator:
         self._mpi = mpi
         self._world = mpi.COMM_WORLD if mpi else None
         self.collectives = Collectives()
-        self._watchdog: WatchdogClient | None = None
+        self._watchdog: WatchdogClient | LoneWatchdog | None = None
+        self.status: tuple[str, bool, bool] = ("starting", False, False)
 
     def start_watchdog(
         self,
@@ -65,19 +68,20 @@ class Communicator:
         model_dir: str | None = None,
         outlives_launcher: bool = False,
     ) -> None:
-        """Starts the watchdog of this rank, as `WatchdogClient`; none if it is alone.
+        """Starts the watchdog of this rank, as `WatchdogClient` or `LoneWatchdog`.
 
         Raises:
             AgreedError: On all ranks, if rank 0's host doesn't allow its watchdog a
                 connection to each rank.
         """
         if self._world is None:
+            self._watchdog = LoneWatchdog(stall_seconds, model_dir)
             return
         with self.collective_errors():
             if self.rank == 0:
                 _check_open_files(self.num_ranks)
         token = self.broadcast(secrets.token_hex(16))
-        self._watchdog = WatchdogClient(
+        self._watchdog = watchdog = WatchdogClient(
             process, token, stall_seconds, model_dir, outlives_launcher
         )
         endpoint = None
@@ -85,22 +89,23 @@ class Communicator:
             addresses = client.own_addresses()
             if process.has_all_ranks_on_node:
                 addresses = [connections.LOOPBACK]
-            endpoint = platform.node(), addresses, self._watchdog.port
+            endpoint = platform.node(), addresses, watchdog.port
         host, addresses, port = self.broadcast(endpoint)
         if self.rank != 0:
-            self._watchdog.connect(host, addresses, port)
+            watchdog.connect(host, addresses, port)
 
     def await_end_of_watchdog(self) -> None:
         """Returns when the watchdog of this rank has ended; never without one."""
-        if self._watchdog is None:
-            threading.Event().wait()
-        else:
+        if isinstance(self._watchdog, WatchdogClient):
             self._watchdog.await_end()
+        else:
+            threading.Event().wait()
 
     def report_status(
         self, status: str, is_timed: bool = True, waits_for_others: bool = False
     ) -> None:
         """Reports to the watchdog what this rank does now (`WatchdogClient`)."""
+        self.status = (status, is_timed, waits_for_others)
         if self._watchdog is not None:
             self._watchdog.report_status(status, is_timed, waits_for_others)
 
@@ -117,9 +122,10 @@ class Communicator:
 
     def report_warning(self, level: str, text: str) -> bool:
         """Has rank 0's watchdog print a warning of this rank; False without one."""
-        if self._watchdog is not None:
-            self._watchdog.report_warning(level, text)
-        return self._watchdog is not None
+        if not isinstance(self._watchdog, WatchdogClient):
+            return False
+        self._watchdog.report_warning(level, text)
+        return True
 
     def deregister(self) -> None:
         """Reports to the watchdog that this rank is done."""
@@ -334,6 +340,24 @@ class BackgroundCommunicator:
             pickle.loads(row[:size].tobytes())
             for row, size in zip(rows, sizes, strict=True)
         ]
+
+    def allgather_within(self, seconds: float, number: int) -> list[int] | None:
+        """Returns the numbers of all ranks; None if some don't call it in time.
+
+        Afterwards, the other ranks can't be sure what this one has got.
+        """
+        row = np.array([number], np.int64)
+        if self._mpi is None:
+            return [number]
+        rows = np.empty((self.num_ranks, 1), row.dtype)
+        request = self._mpi.Iallgather(row, rows)
+        end_at = time.monotonic() + seconds
+        while not request.Test():
+            if time.monotonic() > end_at:
+                self._requests.append((request, row, rows))  # MPI still refers to them.
+                return None
+            time.sleep(_POLL_SECONDS)
+        return rows[:, 0].tolist()
 
     def notify_rank_0(self) -> None:
         """Sends rank 0 a message without content, and doesn't wait for it."""

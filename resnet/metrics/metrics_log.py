@@ -24,12 +24,13 @@ _EVENT_VERSION = "brain.Event:2"  # Of the format; each file begins with it.
 class AppendFile:
     """A file that grows line by line; a full disk doesn't end the run.
 
-    Lines that can't be written are kept, and retried with the next line.
+    Lines that can't be written are kept, and retried with the next line. If the file is
+    removed or replaced, all of it is written again.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - see close.
+        self._open()
         self._waiting = bytearray()
         self._has_failed = False
 
@@ -37,6 +38,8 @@ class AppendFile:
         """Appends a text; `is_synced` flushes all lines so far to disk too."""
         self._waiting += text.encode()
         try:
+            if not self._is_at_its_path():
+                self._write_again()
             while self._waiting:
                 num_written = self._file.write(self._waiting)
                 del self._waiting[:num_written]
@@ -46,6 +49,28 @@ class AppendFile:
             self._report(error)
         else:
             self._has_failed = False
+
+    def _open(self) -> None:
+        self._file = open(self._path, "a+b", buffering=0)  # noqa: SIM115 - see close.
+
+    def _is_at_its_path(self) -> bool:
+        try:
+            present = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(os.fstat(self._file.fileno()), present)
+
+    def _write_again(self) -> None:
+        """Writes the file that is still open to its path; what is there is renamed."""
+        self._file.seek(0)
+        contents = self._file.read()
+        if self._path.exists():
+            suffix = f".replaced-{time.time():.0f}"
+            self._path.rename(self._path.with_name(self._path.name + suffix))
+        atomic_write_bytes(self._path, contents)
+        self._file.close()
+        self._open()
+        logging.warning("%s was removed or replaced, and is restored.", self._path)
 
     def _report(self, error: OSError) -> None:
         kept = "Its lines are kept in memory until it can be written again."

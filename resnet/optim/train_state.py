@@ -39,6 +39,8 @@ class TrainState:
             not evaluated.
         num_log_lines: Number of lines that the run has logged in `metrics.jsonl`; None
             if that isn't known, as on all ranks except rank 0.
+        is_whole: Whether all of it is that after `step` steps; not from the first
+            forward pass of a step, which moves BatchNorm's averages, to its end.
     """
 
     def __init__(self, config: Config, model: keras.Model | None = None) -> None:
@@ -52,6 +54,7 @@ class TrainState:
         self.losses: list[float] = []
         self.top1: float | None = None
         self.num_log_lines: int | None = None
+        self.is_whole = True
         self.model = build_model(config) if model is None else model
         trained = dict(zip(self.names, self.trainable_variables, strict=True))
         self.optimizer = Optimizer(trained, config)

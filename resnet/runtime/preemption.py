@@ -1,10 +1,8 @@
 """Stop signals: a run that receives one saves after the next step, and exits."""
 
-import contextlib
 import math
 import os
 import signal
-import stat
 import threading
 import time
 from collections.abc import Callable
@@ -49,20 +47,6 @@ def ignore_stop_signals() -> None:
     """
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-
-
-def discard_output_to_closed_terminal() -> None:
-    """Redirects output to a terminal that was closed, where writing is an error."""
-    for descriptor in (1, 2):
-        with contextlib.suppress(OSError):
-            is_device = stat.S_ISCHR(os.fstat(descriptor).st_mode)
-            if is_device and not os.isatty(descriptor):
-                _discard_output(descriptor)
-
-
-def _discard_output(descriptor: int) -> None:
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), descriptor)
 
 
 def _start_thread(name: str, target: Callable[..., None], *args: object) -> None:
@@ -118,13 +102,12 @@ class StopSignals:
         proc.send_signal_at_parents_end(signal.SIGTERM, self._wrapper)
 
     def _record(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:
-            discard_output_to_closed_terminal()
         if self._wrapper is not None and os.getppid() != self._wrapper:
             # Nobody reads the launcher's pipes. Ranks inherit each other's, so that
             # writing would block rather than fail.
-            for descriptor in (1, 2):
-                _discard_output(descriptor)
+            with open(os.devnull, "w") as nowhere:
+                for descriptor in (1, 2):
+                    os.dup2(nowhere.fileno(), descriptor)
         if not self.seen:
             self.seen = signal.Signals(number).name
 

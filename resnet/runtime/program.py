@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from absl import logging
 
 from resnet.base import errors, limits
-from resnet.base.errors import EXIT_CODE, UserError, escape_unprintable
+from resnet.base.errors import EXIT_CODE, UserError
 from resnet.distributed import communicator as distributed
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import placement
@@ -45,8 +45,8 @@ def run(main: Main, argv: Sequence[str]) -> int:
     logging.use_absl_handler()
     logging.set_verbosity(logging.INFO if process.rank == 0 else logging.ERROR)
     if process.rank != 0:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open to the end.
-    escape_unprintable()
+        nowhere = open(os.devnull, "w", errors="replace")  # noqa: SIM115 - To the end.
+        sys.stdout = nowhere
     try:
         try:
             with host_warnings.reported(communicator):
@@ -64,8 +64,6 @@ def run(main: Main, argv: Sequence[str]) -> int:
     except UserError as error:
         communicator.abort(EXIT_CODE, f"error on rank {process.rank}: {error}")
     except Exception as error:
-        if process.num_ranks == 1:
-            raise
         if sentence := errors.describe_failed_import(error):
             communicator.abort(EXIT_CODE, f"error on rank {process.rank}: {sentence}")
         reason = f"rank {process.rank} failed:\n{traceback.format_exc()}"

@@ -13,7 +13,6 @@ import importlib
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -233,7 +232,7 @@ def import_tensorflow() -> None:
             logging.warning("%s", ignored)
     sys.stderr.flush()
     terminal = os.dup(2)
-    with tempfile.TemporaryFile() as notes:
+    with open(os.memfd_create("notes"), "w+b") as notes:
         os.dup2(notes.fileno(), 2)
         try:
             with _hidden(_UNUSED_BY_KERAS):

@@ -1,5 +1,6 @@
 """Training: the loop over the steps of a run, and what is due between them."""
 
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 
@@ -33,6 +34,7 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
         AgreedFailure: On all ranks, if the loss is no longer finite.
         Preempted: On all ranks, if one of them was asked to stop; the state is saved.
         UserError: If a record is corrupt and none may be skipped.
+        Exception: Any other. If all ranks fail, the last completed step is saved.
     """
     config, communicator = run.config, job.communicator
     state, exchange = _restored_state(run, job)
@@ -47,7 +49,8 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
         config, state, communicator, run.lock, run.verify_records
     )
     log.training_starts()
-    with closing(log), closing(manager):
+    save_state = functools.partial(save, manager, log)
+    with closing(log), closing(manager), manager.saved_if_failed(save_state):
         if communicator.any_rank(stop_requested(job.signals)):
             raise Preempted(f"stopped before step {state.step + 1}")
         train_step = _step_of_phase(state, exchange, communicator)
@@ -71,11 +74,13 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
             losses = (result.loss, result.local_loss)
             check_loss(losses, state.step, examples, run.folder, communicator)
             state.losses.append(float(result.loss))
-            log.step_done(settings, synchronize(result.account))
+            account = synchronize(result.account)
+            state.is_whole = True
+            log.step_done(settings, account)
             is_last = state.step == config.last_step
             is_wanted = result.save_requested and state.is_synchronized
             if is_wanted or result.stop_requested or is_last or manager.is_due:
-                save(manager, log)
+                save_state()
             if result.stop_requested and not (is_last and run.validation is None):
                 manager.finish()
                 raise Preempted(f"stopped after step {state.step}, which is saved")

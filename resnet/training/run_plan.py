@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from data_prep.records import manifest
-from resnet.base.errors import UserError, print_to_pipe
+from resnet.base.errors import UserError
+from resnet.base.output import print_result
 from resnet.checkpoint.weight_formats import files as weight_files
 from resnet.config import explain
 from resnet.config.config import Config, Derived
@@ -53,7 +54,7 @@ def print_plan(
         if not data_dir:
             config = dataclasses.replace(config, num_classes=derived.num_classes)
         exchange = _describe_exchange(config, num_ranks)
-    print_to_pipe(explain.describe_run(recipe, overrides, derived, exchange))
+    print_result(explain.describe_run(recipe, overrides, derived, exchange))
 
 
 def _describe_exchange(config: Config, num_ranks: int) -> str:

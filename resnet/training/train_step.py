@@ -64,6 +64,7 @@ class TrainStep:
 
         Dropout depends on the number of the step, from 0.
         """
+        self._state.is_whole = False
         self._accumulate(micro_batch, self._dropout_key(step))
 
     def __call__(
@@ -79,6 +80,7 @@ class TrainStep:
         batch; without gradient accumulation, the only one. Both requests are those of
         this rank.
         """
+        self._state.is_whole = False
         agreed, account = self._step(
             last,
             self._dropout_key(settings.step),

@@ -84,3 +84,9 @@ def remove_failure(model_dir: Path) -> None:
     """Removes the file; to be called at each start."""
     with contextlib.suppress(OSError):
         (model_dir / FAILURE_FILE).unlink(missing_ok=True)
+
+
+def remove_refusal(model_dir: Path) -> None:
+    """Removes the file of a second start that the lock has refused meanwhile."""
+    if (read_failure(model_dir) or {}).get("locked") is True:
+        remove_failure(model_dir)

@@ -23,13 +23,10 @@ from resnet.watchdog import connections, history, proc
 from resnet.watchdog.connections import Attempts, Channel, Listener, Message
 from resnet.watchdog.printing import Output, RankWarnings
 from resnet.watchdog.proc import RankProcess
-from resnet.watchdog.stalls import Peer, find_stall
+from resnet.watchdog.stalls import MAX_SUSPENDED_SECONDS, Peer, find_stall
 
 _ENDING_SECONDS = 5.0  # Time for a rank to end the job itself before it is killed.
 _ENDING_INTERVAL_SECONDS = 0.25  # Time between ticks meanwhile.
-# A tick that is later than this, or than half of the stall time if that is less, means
-# that the whole job was suspended.
-_MAX_SUSPENDED_SECONDS = 10.0
 _UNKNOWN_SECONDS = 0.5  # Between checks of connections that are not known yet.
 _EARLIER_DEATHS_SECONDS = 0.3  # Time for reports of earlier deaths to arrive.
 
@@ -59,7 +56,7 @@ class Watchdog:
         self._died_at: float | None = None  # Wall-clock time, of the monitor's rank.
         self._rank = RankProcess(args)
         self._interval = min(max(args.stall_seconds / 20, 0.25), 5.0)
-        self._suspended_seconds = min(_MAX_SUSPENDED_SECONDS, args.stall_seconds / 2)
+        self._suspended_seconds = min(MAX_SUSPENDED_SECONDS, args.stall_seconds / 2)
         self._output = Output()
         self._warnings = RankWarnings()
         if args.rank == 0:

@@ -1,10 +1,9 @@
 """What a watchdog prints: texts without a reader, and the warnings of all ranks."""
 
 import contextlib
-import os
-import sys
 import threading
 
+from resnet.base import output
 from resnet.base.text import first_of
 
 _SECONDS = 0.5  # The longest time that printing takes if the output is read.
@@ -23,7 +22,8 @@ class Output:
 
     def print(self, text: str) -> None:
         """Prints a text; continues in the background if the output is not read."""
-        thread = threading.Thread(target=_write, args=(text,), daemon=True)
+        data = f"{text}\n".encode(errors="backslashreplace")
+        thread = threading.Thread(target=output.write, args=(2, data), daemon=True)
         with contextlib.suppress(RuntimeError):  # No more threads are allowed.
             thread.start()
             thread.join(_SECONDS)
@@ -38,13 +38,6 @@ class Output:
         """Waits until all texts are printed, or the output is closed."""
         for thread in self._threads:
             thread.join()
-
-
-def _write(text: str) -> None:
-    data = f"{text}\n".encode(errors="backslashreplace")
-    with contextlib.suppress(OSError):
-        while data:
-            data = data[os.write(sys.stderr.fileno(), data) :]
 
 
 class RankWarnings:

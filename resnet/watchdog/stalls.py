@@ -10,6 +10,9 @@ _LONGEST_STEPS = 3  # An activity may take this many times the longest one so fa
 # times the stall time, or this many seconds if that is more.
 _UNTIMED_FACTOR = 10
 _MIN_UNTIMED_SECONDS = 600.0
+# A tick that is later than this, or than half of the stall time if that is less, means
+# that the whole job was suspended.
+MAX_SUSPENDED_SECONDS = 10.0
 
 
 @dataclass

@@ -11,9 +11,11 @@ import pytest
 import tensorflow as tf
 
 from resnet import resnet_main
+from resnet.checkpoint import manager
+from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.data import batches
-from tests import smallest
+from tests import rank_state, smallest
 
 
 @pytest.fixture
@@ -102,3 +104,29 @@ def test_a_file_of_numbers_that_cannot_be_written_is_one_sentence(
     lockstep.from_rank_0(lambda: path.mkdir(parents=True))
     job = train()
     assert "metrics.jsonl can't be read and written: Is a directory" in job.stderr
+
+
+def test_a_run_that_fails_is_saved_if_all_ranks_fail_after_the_same_step(
+    communicator, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(manager, "_SECONDS_OF_OTHERS", 0.5)
+    state, rank = rank_state.make(tmp_path), communicator.rank
+    checkpoints = CheckpointManager(state.config, state, communicator)
+
+    def fail(step: int) -> list[int]:
+        rank_state.set_to(state, step, rank)
+        with (
+            pytest.raises(OSError, match="lost"),
+            checkpoints.saved_if_failed(lambda: checkpoints.save({})),
+        ):
+            raise OSError("lost")
+        return saved_steps(tmp_path)
+
+    assert fail(5) == [5]
+    communicator.allgather(None)
+    state.is_whole = rank == 0  # The other one is within a step.
+    assert fail(6) == [5]
+    state.is_whole = True
+    assert rank == 0 or fail(7) == [5]  # Alone.
+    communicator.allgather(None)
+    assert rank == 1 or checkpoints._failing.allgather_within(60, 8) == [8, 7]

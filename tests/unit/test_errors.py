@@ -1,7 +1,6 @@
-"""A user's mistake, packages that PYTHONPATH hides, and what is printed."""
+"""A user's mistake, and packages that PYTHONPATH hides."""
 
 import errno
-import io
 import os
 import subprocess
 import sys
@@ -9,8 +8,6 @@ import sys
 import pytest
 
 from resnet.base import errors
-from resnet.base import program as base_program
-from resnet.runtime import program
 from tests.in_process import assert_refused
 from tests.sources import ROOT
 
@@ -39,23 +36,6 @@ def test_other_errors_stay_as_they_are():
         with pytest.raises(type(error)) as caught:
             fail(error)
         assert caught.value is error
-
-
-def test_what_a_locale_lacks_is_printed_escaped(monkeypatch):
-    def main(*_) -> int:
-        print("café \u2026 \udcff")
-        return 0
-
-    for run in (base_program.run, lambda main: program.run(main, [])):
-        stdout = io.TextIOWrapper(io.BytesIO(), "latin-1")
-        with monkeypatch.context() as patched:
-            patched.setattr(sys, "stdout", stdout)
-            patched.setattr(sys, "argv", ["program"])
-            patched.setattr(program.logging, "use_absl_handler", lambda: None)
-            patched.setattr(program.preemption, "ignore_stop_signals", lambda: None)
-            run(main)
-        stdout.flush()
-        assert stdout.buffer.getvalue() == b"caf\xe9 \\u2026 \\udcff\n"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tensorflow.core.util import event_pb2
 from resnet.base.errors import UserError
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
-from resnet.metrics import jsonl
+from resnet.metrics import jsonl, metrics_log
 from resnet.metrics.metrics_log import AppendFile, EventFile, MetricsLog
 from resnet.metrics.run_log import RunLog
 from resnet.watchdog.client import WatchdogClient
@@ -235,6 +235,32 @@ def test_what_a_full_disk_refuses_comes_later_and_in_order(tmp_path, caplog):
     disk.room = 100
     file.close()
     assert path.read_text() == "old\n1234\n5678\n90\n1\n"
+
+
+def test_a_file_that_is_removed_or_replaced_gets_all_its_lines_again(
+    tmp_path, monkeypatch, caplog
+):
+    def full(path, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path, other = tmp_path / "log", tmp_path / "other"
+    path.write_text("old\n")
+    file = AppendFile(path)
+    file.write("1\n")
+    path.unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(metrics_log, "atomic_write_bytes", full)
+        file.write("2\n")
+    assert not path.exists()
+    file.write("3\n")
+    assert path.read_text() == "old\n1\n2\n3\n"
+    other.write_text("of an editor\n")
+    other.rename(path)
+    file.close()
+    assert path.read_text() == "old\n1\n2\n3\n"
+    (replaced,) = tmp_path.glob("log.replaced-*")
+    assert replaced.read_text() == "of an editor\n"
+    assert caplog.text.count("was removed or replaced, and is restored") == 2
 
 
 def test_all_lines_are_on_disk_after_a_sync(tmp_path, monkeypatch):

@@ -54,6 +54,7 @@ sys.exit(program.run(main, sys.argv))
 # Ends when it is asked to, after printing to a terminal that isn't there any more.
 HUNG_UP = """
 import fcntl, sys, termios, time
+from resnet.base import program
 from resnet.runtime import preemption, program
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Its terminal from now on.
 signals = preemption.StopSignals()

@@ -11,6 +11,8 @@ from PIL import Image
 
 from resnet import resnet_main
 from resnet.config.config import CONFIG_FILE, save_config
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import ProcessInfo
 from resnet.metrics import jsonl
 from resnet.runtime.preemption import Preempted
 from resnet.runtime.run_lock import RunLock
@@ -155,6 +157,16 @@ def test_a_folder_that_another_job_holds_is_refused_and_the_supervisor_told(
     found = history.read_failure(tmp_path / "model")
     assert found["locked"] is True
     assert found["reason"] in done.stderr
+
+
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_the_failure_of_a_refused_start_does_not_stay_beside_the_run(
+    make_config, tmp_path, is_locked
+):
+    config = make_config(12, ("a", "b"), global_batch_size=6, model_dir=str(tmp_path))
+    with resnet_main.recorded(config, Communicator(ProcessInfo())):
+        history.write_failure(tmp_path, "the reason", is_locked)
+    assert (history.read_failure(tmp_path) is None) == is_locked
 
 
 def test_a_file_in_the_place_of_the_checkpoints_is_refused(run_on, records, tmp_path):

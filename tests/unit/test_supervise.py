@@ -118,6 +118,8 @@ AS_LOCKED = f"echo '{LOCKED}' > $failure; exit 2"
         (("exit 9", AS_LOCKED, AS_LOCKED, "exit 75"), 75, 4, "restart 3 of 3"),
         # A folder that is locked at the first start is another's.
         ((AS_LOCKED,), 2, 1, ""),
+        # Another start, which was refused while the run went on.
+        ((f"echo '{LOCKED}' > $failure; exit 9",), 9, 2, "failed there twice"),
         # A lock that stays.
         (("exit 9", AS_LOCKED), 2, 4, "the limit of 3 restarts is reached"),
         # A failure that repeats at its step.

@@ -235,3 +235,49 @@ def test_a_preempted_run_saves_and_resumes_later_bit_for_bit(
     )
     assert found == expected
     assert [step for step, _ in found] == [4, 6]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call", "saved"),
+    [
+        # After a step, while the batch of another is read, and within a step.
+        (progress.Progress, "show", 3, [3]),
+        (loop, "_read_and_accumulate", 3, [2]),
+        (TrainState, "end_step", 3, []),
+    ],
+)
+def test_a_run_that_fails_saves_its_last_step_if_that_is_whole(
+    run, whole, tmp_path, monkeypatch, owner, name, call, saved
+):
+    def fail_at_that_call(*arguments: Any) -> Any:
+        calls.append(name)
+        if len(calls) == call:
+            raise OSError("an unexpected failure")
+        return do(*arguments)
+
+    calls, do = [], getattr(owner, name)
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, fail_at_that_call)
+        with pytest.raises(OSError, match="an unexpected failure"):
+            run(tmp_path)
+    assert saved_steps(tmp_path) == saved
+    if saved == [2]:
+        run(tmp_path)
+        assert_same_weights(tmp_path, whole, 6)
+        assert [line["loss"] for line in lines(tmp_path, "train")] == [
+            line["loss"] for line in lines(whole, "train")
+        ]
+
+
+def test_a_failure_before_which_the_weights_became_infinite_saves_nothing(
+    run, tmp_path, monkeypatch, caplog
+):
+    def spoil(state: TrainState) -> float:
+        state.trainable_variables[0].assign(state.trainable_variables[0] * math.nan)
+        raise MemoryError
+
+    monkeypatch.setattr(TrainState, "weight_penalty", spoil)
+    with pytest.raises(MemoryError):
+        run(tmp_path, model=smallest.NETWORK)
+    assert saved_steps(tmp_path) == []
+    assert "The state after step 1 can't be saved: the weights" in caplog.text

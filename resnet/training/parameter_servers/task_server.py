@@ -12,6 +12,7 @@ import select
 import signal
 import sys
 
+from resnet.base import output
 from resnet.runtime import startup
 from resnet.training.parameter_servers.private_ports import Guard
 from resnet.watchdog import proc
@@ -24,6 +25,7 @@ _BLOCKING_OPS = 3
 
 def main() -> None:
     """Serves until the parent ends."""
+    output.secure()
     parser = argparse.ArgumentParser()
     parser.add_argument("--job", required=True)
     parser.add_argument("--index", type=int, required=True)
