@@ -109,14 +109,17 @@ class Communicator:
         if self._watchdog is not None:
             self._watchdog.report_status(status, is_timed, waits_for_others)
 
-    def writing(self, what: str) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def writing(self, what: str) -> Iterator[None]:
         """Reports that this rank writes to a disk, which may hang, inside the block."""
-        if self._watchdog is None:
-            return contextlib.nullcontext()
-        return self._watchdog.writing(what)
+        before = self.status
+        self.report_status(f"writing {what}")
+        yield
+        self.report_status(*before)
 
     def lift_time_limit(self) -> None:
         """Reports that what this rank does now may take longer than the stall time."""
+        self.status = (self.status[0], False, self.status[2])
         if self._watchdog is not None:
             self._watchdog.lift_time_limit()
 

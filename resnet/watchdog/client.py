@@ -11,7 +11,6 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +106,6 @@ class WatchdogClient:
             "waits_for_others": waits_for_others,
         }
         self._channel.send(self._status)
-
-    @contextlib.contextmanager
-    def writing(self, what: str) -> Iterator[None]:
-        """Reports that this rank writes to a disk, then again what it did before."""
-        before = self._status
-        self.report_status(f"writing {what}", is_timed=True, waits_for_others=False)
-        yield
-        self._status = before
-        self._channel.send(before)
 
     def lift_time_limit(self) -> None:
         """Reports the last status once more, as one that may take long."""
