@@ -65,6 +65,22 @@ def read_record(
     return data
 
 
+def is_intact(path: str | os.PathLike[str]) -> bool:
+    """Returns whether all checksums of a file match; raises OSError."""
+    with (
+        regular_file.open_regular(path) as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        offset = 0
+        while offset < len(content):
+            try:
+                with read_record(content, offset) as data:
+                    offset += HEADER_BYTES + len(data) + FOOTER_BYTES
+            except ValueError:
+                return False
+    return True
+
+
 def record_length(header: bytes | memoryview) -> int:
     """Returns the length of a record's data, by its first `HEADER_BYTES` bytes.
 

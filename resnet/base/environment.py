@@ -46,6 +46,8 @@ REMOVED = ("KERAS_*", "TF_*", "XLA_*", "ONEDNN_*", "DNNL_*", "HOROVOD_*", "GRPC_
 # Outside of ranks, such as in a notebook, only these are set, and no proxies removed.
 _ALSO_OUTSIDE = ("KERAS_*", "TF_CPP_*", "TF_CPU_*")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+# Schedulers and users set them for other programs.
+_UNTOLD = (*PROXIES, "cuda_visible_devices")
 _SHARED = ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME")
 
 
@@ -79,7 +81,7 @@ def settle(environ: MutableMapping[str, str], changed: Mapping[str, str | None])
     ignored = [
         name
         for name, value in sorted(changed.items())
-        if environ.get(name, value) != value and name.lower() not in PROXIES
+        if environ.get(name, value) != value and name.lower() not in _UNTOLD
     ]
     for name, value in changed.items():
         if value is None:

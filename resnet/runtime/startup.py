@@ -217,7 +217,7 @@ def import_tensorflow() -> None:
 
     TensorFlow 2.21 prints them on each rank, at any TF_CPP_MIN_LOG_LEVEL. Warnings and
     errors are passed on, except the one about a missing GPU. Also outside ranks, the
-    environment is that of `environment.TABLE`.
+    environment is that of `environment.changes`.
 
     Raises:
         UserError: If another installation hides this one, a limit is too low, or Keras

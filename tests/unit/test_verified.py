@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from data_prep.records import indexing, manifest, verified
+from data_prep.records import indexing, manifest, tfrecord, verified
 from data_prep.records.manifest import RecordSet
 from resnet.base import regular_file
 from resnet.data import record_sets
@@ -85,7 +85,9 @@ def test_files_are_read_once_by_the_ranks_that_see_them_together(records, read):
 def test_other_records_of_the_same_size_are_refused_on_all_ranks(records):
     assert check(records) == [1]
     first, status = (records / NAMES[0]).read_bytes(), (records / NAMES[0]).stat()
-    (records / NAMES[0]).write_bytes(first[:-1] + bytes([first[-1] ^ 1]))
+    record = bytes(tfrecord.read_record(first, 0))
+    other = tfrecord.frame_record(record[:-1] + bytes([record[-1] ^ 1]))
+    (records / NAMES[0]).write_bytes(other + first[len(other) :])
     os.utime(records / NAMES[0], ns=(status.st_atime_ns, status.st_mtime_ns))
     copy = shutil.copytree(records, records.with_name("copy"))
     (copy / NAMES[0]).write_bytes(first)
@@ -95,6 +97,13 @@ def test_other_records_of_the_same_size_are_refused_on_all_ranks(records):
             assert f"{records / NAMES[0]} must be the file that manifest" in str(error)
     (records / NAMES[0]).write_bytes(first)
     assert check(copy, records) == [2] * 2
+
+
+def test_a_file_with_a_corrupt_record_is_left_to_those_who_read_that(records):
+    path = records / NAMES[0]
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert not tfrecord.is_intact(path)
+    assert check(records) == [1]
 
 
 def test_states_are_in_the_cache_if_they_cannot_be_beside_the_records(
