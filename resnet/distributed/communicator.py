@@ -15,7 +15,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -412,6 +412,17 @@ def connect(process: ProcessInfo) -> Communicator:
             " the library that has it."
         )
     return Communicator(process, mpi)
+
+
+def abort_unconnected(environ: Mapping[str, str], exit_code: int) -> None:
+    """Has Hydra end the other ranks, which would wait for this one in MPI_Init.
+
+    Source: MPICH, src/pmi/src/pmi_v1.c, PMI_Abort: the message in its wire protocol.
+    """
+    if (descriptor := environ.get("PMI_FD", "")).isdigit():
+        time.sleep(_FORWARDING_SECONDS)
+        with contextlib.suppress(OSError):  # The launcher has ended.
+            os.write(int(descriptor), f"cmd=abort exitcode={exit_code}\n".encode())
 
 
 def _check_shared_memory(process: ProcessInfo) -> None:

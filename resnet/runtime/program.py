@@ -40,7 +40,8 @@ def run(main: Main, argv: Sequence[str]) -> int:
             raise UserError(shortage)
         communicator = distributed.connect(process)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        distributed.abort_unconnected(os.environ, EXIT_CODE)
         return EXIT_CODE
     logging.use_absl_handler()
     logging.set_verbosity(logging.INFO if process.rank == 0 else logging.ERROR)

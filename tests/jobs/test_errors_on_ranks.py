@@ -35,6 +35,14 @@ def test_a_program_that_starts_ranks_refuses_to_be_one(run_ranks):
     assert "--sweep_ranks starts its ranks itself; run it without mpirun." in job.stderr
 
 
+def test_a_rank_that_refuses_to_start_leaves_none_waiting_for_it(run_ranks):
+    program = str(REPOSITORY / "resnet/resnet_main.py")
+    few_files = ["prlimit", "--nofile=40:40", sys.executable, program, "--list_recipes"]
+    job = run_ranks(1, program, "--list_recipes", ":", "-np", "1", *few_files)
+    assert job.returncode == 2
+    assert job.stderr.count("error: a process must be allowed 64 open files") == 1
+
+
 def test_ranks_with_different_code_are_refused(run_ranks, records, tmp_path):
     for folder in ("resnet", "data_prep"):
         shutil.copytree(REPOSITORY / folder, tmp_path / "copy" / folder)
