@@ -60,6 +60,16 @@ class Settings:
         "Data folder of TensorFlow Datasets; if unset, its own default.",
         unset="TFDS's own",
     )
+    tfds_label: str | None = setting(
+        None,
+        "Feature with the class, for a TensorFlow Datasets data set with several.",
+        unset="the only one",
+    )
+    validation_split: str | None = setting(
+        None,
+        "Folder in --raw_data_dir with the validation images, such as test.",
+        unset="the only one",
+    )
     local_scratch_dir: str | None = setting(
         None, "Output folder for the record files.", unset="required"
     )
@@ -122,16 +132,20 @@ def _convert(settings: Settings, options: Options) -> None:
             "set exactly one of --raw_data_dir and --tfds_name; got"
             f" raw_data_dir={settings.raw_data_dir}, tfds_name={settings.tfds_name}"
         )
-    if settings.tfds_data_dir and not settings.tfds_name:
-        raise UserError(
-            f"--tfds_data_dir={settings.tfds_data_dir} requires --tfds_name; set both"
-        )
+    for name, source in (
+        *(("tfds_data_dir", "tfds_name"), ("tfds_label", "tfds_name")),
+        ("validation_split", "raw_data_dir"),
+    ):
+        if (value := getattr(settings, name)) and not getattr(settings, source):
+            raise UserError(f"--{name}={value} requires --{source}; set both")
     root = settings.records_dir
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # Workers need no thread pool.
     try:
         output_folder.check_not_finished(root)
         if settings.raw_data_dir:
-            output_folder.check_apart(root, pathlib.Path(settings.raw_data_dir))
+            output_folder.check_apart(
+                root, pathlib.Path(settings.raw_data_dir), settings.validation_split
+            )
         source = _open_source(settings)
         for warning in source.warnings:
             _log(f"warning: {warning}")
@@ -166,8 +180,12 @@ def _open_source(settings: Settings) -> Source:
         _log(
             f"TensorFlow Datasets prepares {settings.tfds_name}, if needed, in {where}"
         )
-        return tfds.prepare(settings.tfds_name, settings.tfds_data_dir)
-    return raw_data.open_raw_data(settings.raw_data_dir or "")
+        return tfds.prepare(
+            settings.tfds_name, settings.tfds_data_dir, settings.tfds_label
+        )
+    return raw_data.open_raw_data(
+        settings.raw_data_dir or "", settings.validation_split
+    )
 
 
 def _write(plan: Plan, settings: Settings) -> str:

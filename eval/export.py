@@ -18,6 +18,7 @@ from resnet.base import program  # Before imports that may fail.
 
 from absl import logging
 
+from data_prep.records.class_names import require_lines
 from eval import checkpoint_choice
 from resnet.base import cli
 from resnet.base.errors import UserError
@@ -86,6 +87,7 @@ def main(argv: Sequence[str]) -> int:
     is_folded = settings.fold_batch_norm and can_be_folded
     formats.check(settings.format, settings.precision, is_folded, out)
     config = load_config(str(model_dir))
+    require_lines(config.class_names)
     checkpoint_choice.require(settings.step, settings.weights, config, model_dir)
     logging.use_absl_handler()
     logging.set_verbosity(logging.WARNING)

@@ -24,6 +24,7 @@ from resnet.base import program as base_program  # Before imports that may fail.
 
 from absl import logging
 
+from data_prep.records.class_names import check_known
 from data_prep.records.manifest import RecordSet
 from data_prep.sources import imagenet_labels
 from eval import checkpoint_choice
@@ -171,7 +172,9 @@ def evaluate(
         threads = startup.start_on_own_cores(process, communicator, processes)
         from resnet.runtime import precision
 
-        example_shards = startup.open_shards(record_set, shards, communicator)
+        example_shards = startup.open_shards(
+            record_set, shards, communicator, config.class_names
+        )
         precision.choose(config.precision, communicator)  # Warns where bf16 is slow.
     job = Job(communicator, threads, signals)
     evaluation = make_evaluation(config, settings, weights, example_shards, job)
@@ -183,8 +186,15 @@ def evaluate(
     same = {"model_dir": model_dir, "split": split, "combine": settings.combine, **how}
     json_file = settings.json_file if communicator.rank == 0 else ""
     report = EvaluationReport(same, json_file)
-    known = record_set.manifest
-    described = known.class_descriptions or imagenet_labels.describe(known.class_names)
+    known, described = record_set.manifest, imagenet_labels.describe(config.class_names)
+    if known.class_names == config.class_names:
+        described = known.class_descriptions or described
+    elif communicator.rank == 0:
+        logging.warning(
+            "The data set has %d of the run's %d classes, which are matched by name",
+            len(known.class_names),
+            config.num_classes,
+        )
     for evaluated, result, top in evaluations_of(
         evaluation, settings.combine, requested, steps, watch
     ):
@@ -242,16 +252,10 @@ def read_run(
 
 
 def check_classes(record_set: RecordSet, config: Config, model_dir: str) -> None:
-    """Refuses a data set whose classes differ from those of the run."""
+    """Refuses a data set with classes that the run doesn't have."""
     names = record_set.manifest.class_names
-    if names != config.class_names:
-        raise UserError(
-            "the data set must have the classes of the run; the run in"
-            f" {model_dir} has {config.num_classes} classes"
-            f" ({config.class_names[0]}, ...), the data set in {record_set.records_dir}"
-            f" has {len(names)} ({names[0]}, ...). Name the --data_dir that the run was"
-            " trained on."
-        )
+    whose = f"the run in {model_dir}"
+    check_known(names, config.class_names, record_set.records_dir, whose)
 
 
 def with_overrides(

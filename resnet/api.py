@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from data_prep.records.class_names import check_known
 from data_prep.records.manifest import RecordSet
 from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
@@ -136,12 +137,8 @@ class Network:
         from resnet.evaluation.evaluator import Evaluator
         from resnet.optim.optimizer import weight_penalty
 
-        own, others = self.config.class_names, records.class_names
-        if others != own:
-            raise UserError(
-                f"the data set must have the network's {len(own)} classes ({own[0]},"
-                f" ...); it has {len(others)} ({others[0]}, ...)."
-            )
+        own, where = self.config.class_names, records.record_set.records_dir
+        check_known(records.class_names, own, where, "the network")
         if split not in records.num_examples:
             known = ", ".join(records.num_examples)
             raise UserError(f"split must be one of {known}; got {split!r}.")
@@ -151,7 +148,7 @@ class Network:
             self.config, eval_batch_size=batch_size, num_parallel_calls=0
         )
         shards = startup.check_shards(records.record_set, [split], "example", alone)
-        shard = startup.open_shards(records.record_set, shards, alone)[split]
+        shard = startup.open_shards(records.record_set, shards, alone, own)[split]
         threads = Threads(tuple(os.sched_getaffinity(0)), 0, 0)
         evaluator = Evaluator(self.model, shard, config, Job(alone, threads))
         return evaluator.evaluate(weight_penalty(self.model, config, self.step))

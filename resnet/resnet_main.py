@@ -212,6 +212,7 @@ def resolve_settings(
         )
         splits = run_plan.splits_to_read(config, contents)
         check_ranks(config, explain.num_parts(config, communicator.num_ranks))
+        record_sets.check_num_classes(config.data_dir, split)
         if require_mixed:
             class_mixing.check_mixing(split)
         measured: dict[str, Any] = {}

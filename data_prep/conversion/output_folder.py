@@ -47,7 +47,9 @@ def check_not_finished(root: pathlib.Path) -> None:
         )
 
 
-def check_apart(root: pathlib.Path, raw_data_dir: pathlib.Path) -> None:
+def check_apart(
+    root: pathlib.Path, raw_data_dir: pathlib.Path, validation_split: str | None
+) -> None:
     """Raises UserError if the records would be listed as images or classes."""
     if root.resolve() == raw_data_dir.resolve():
         raise UserError(
@@ -55,7 +57,7 @@ def check_apart(root: pathlib.Path, raw_data_dir: pathlib.Path) -> None:
             f" --local_scratch_dir and --raw_data_dir are {root}. Choose another"
             f" output folder, such as {root / 'records'}."
         )
-    for folder in folders.find(raw_data_dir):
+    for folder in folders.find(raw_data_dir, validation_split):
         if root.resolve().is_relative_to(folder.resolve()):
             raise UserError(
                 f"the output folder must be outside of the source folder {folder}; got"

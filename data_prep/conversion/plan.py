@@ -12,6 +12,7 @@ import PIL
 
 from data_prep.conversion.shards import ShardJob, json_digest
 from data_prep.records import image_encoding, manifest
+from data_prep.records.class_names import require_lines
 from data_prep.records.manifest import TRAIN, VALIDATION
 from data_prep.sources.image_list import ImageList, Source
 from resnet.base.errors import UserError
@@ -151,6 +152,7 @@ def make_plan(root: pathlib.Path, source: Source, options: Options) -> Plan:
 
     Reads the first bytes of the images, up to the first lossily compressed one.
     """
+    require_lines(source.class_names)
     splits = []
     for name, images in source.splits.items():
         order = images.order(options.shuffle_seed, name)

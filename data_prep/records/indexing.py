@@ -61,7 +61,7 @@ def make_if_missing(
     """Builds the manifest of a record set that lacks one, if its layout is known.
 
     The records are scanned, and the manifest is written beside them or, if that folder
-    isn't writable or is full, to `manifest.cache_folder`. Without a known layout the
+    isn't writable or is full, to `manifest.cache_folder`. Without any record file the
     function does nothing; `manifest.load` then reports the error.
 
     `report` takes messages, `file_begins` the number of each file before its scan, from
@@ -71,8 +71,10 @@ def make_if_missing(
     with naming_failures(f"reading the records in {data_dir}"):
         if manifest.find(data_dir) is not None:
             return
-        layout = _find_layout(pathlib.Path(os.path.abspath(data_dir)))
+        folder = pathlib.Path(os.path.abspath(data_dir))
+        layout = _find_layout(folder)
         if layout is None:
+            layouts.refuse_other_names(folder)
             return
         if (layout.root / manifest.CONVERSION_FOLDER).exists():
             raise UserError(
@@ -143,8 +145,8 @@ def _scan_file(layout: Layout, name: str) -> ScannedFile:
         is_oriented |= tf_example.IS_ORIENTED in features
         encoded = tf_example.bytes_of(features, layout.image_key)
         class_name = ""
-        if layout.name_key is not None and layout.name_key in features:
-            class_name = tf_example.text_of(features, layout.name_key)
+        if layout.name_key is not None:
+            class_name = tf_example.class_name_of(features, layout.name_key)
         label = tf_example.integer_of(features, layout.label_key)
         return label, tf_example.image_format_of(encoded), class_name
 
@@ -373,10 +375,11 @@ def _image_format(layout: Layout, files: Sequence[ScannedFile]) -> str:
     for file in files:
         for image_format, offset in file.image_formats.items():
             first.setdefault(image_format, file.place(offset))
-    if len(first) > 1:
+    if len(first) > 1 or not first.keys() <= set(manifest.IMAGE_FORMATS):
+        places = [f"the first {name.upper()} is in {first[name]}" for name in first]
         raise UserError(
-            f"the images in {layout.root} must be all JPEG or all PNG; the first JPEG"
-            f" is in {first['jpeg']}, the first PNG in {first['png']}. Create the"
-            " record set again."
+            f"the images in {layout.root} must be all JPEG or all PNG;"
+            f" {', '.join(places)}. Convert the images, which stores all in one format:"
+            f" {layout.conversion}."
         )
     return next(iter(first))

@@ -10,9 +10,11 @@ import itertools
 import os
 import pathlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from data_prep.records import manifest, tf_example
+from data_prep.records.class_names import normalized
 from resnet.base import json_file, regular_file
 from resnet.base.errors import UserError
 from resnet.base.text import first_of
@@ -23,6 +25,8 @@ _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _MAX_INFO_BYTES = 2**28  # The largest data sets' files have a few million bytes.
 MAX_CLASSES = 1_000_000  # A larger label can't be a class index.
 _SHARD_NAME = re.compile(r"(train|validation)-(\d{5,})-of-(\d{5,})")
+_RECORD_FILE = re.compile(r"tfrec|^[\w-]+-\d{5,}-of-\d{5,}")  # Most programs' names.
+_CONVERTER = "python data_prep/imagenet_to_tfrecords.py"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,15 +42,17 @@ class Layout:
     label_key: str = tf_example.LABEL
     name_key: str | None = tf_example.SYNSET  # The class name; None if there is none.
     class_names: tuple[str, ...] | None = None  # By labels from 0; None if unknown.
+    conversion: str = f"{_CONVERTER} --raw_data_dir=RAW"  # The command for its images.
 
 
-def find(root: pathlib.Path) -> Layout | None:
+def find(root: pathlib.Path, label: str | None = None) -> Layout | None:
     """Returns the layout of the record set in a folder, or None if it is unknown.
 
-    Raises UserError if the set has a known layout but is incomplete or unsupported.
+    `label` is the feature with the class of a set that has several. Raises UserError if
+    the set has a known layout but is incomplete or unsupported.
     """
     if (root / INFO_FILE).is_file() and (root / _FEATURES_FILE).is_file():
-        return _tfds_layout(root)
+        return _tfds_layout(root, label)
     paths = {}
     for split in manifest.SPLITS:
         if names := _shard_names(root, split):
@@ -56,6 +62,21 @@ def find(root: pathlib.Path) -> Layout | None:
     if not paths:
         return None
     return Layout(root, paths, "records in the layout of the TPU scripts")
+
+
+def refuse_other_names(root: pathlib.Path) -> None:
+    """Raises UserError if a folder without a layout has record files of other names."""
+    paths = itertools.chain(root.iterdir(), root.glob("*/*"))
+    files = [p.name for p in paths if _RECORD_FILE.search(p.name) and p.is_file()]
+    if files:
+        raise UserError(
+            "record files of other programs must be named as by the TPU scripts"
+            " (train-00000-of-00001, validation-00000-of-00001; features"
+            f" {tf_example.ENCODED} and {tf_example.LABEL}) or be those of"
+            f" tensorflow_datasets with its {INFO_FILE}; {root} has {len(files):,} of"
+            f" other names: {first_of(sorted(files))}. Rename them, or convert the"
+            f" images: {Layout.conversion}."
+        )
 
 
 def is_shard_name(name: str) -> bool:
@@ -73,7 +94,7 @@ def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
     if len(totals) > 1:
         raise UserError(
             f"{folder} must contain one set of {split} records; it contains files of"
-            f" sets with {' and '.join(sorted(totals))} files. Remove all but one set."
+            f" sets with {' and '.join(sorted(totals))} files. Move the others away."
         )
     num_shards = int(totals.pop())
     wanted = [
@@ -88,12 +109,12 @@ def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
     return wanted
 
 
-def _tfds_layout(root: pathlib.Path) -> Layout:
+def _tfds_layout(root: pathlib.Path, label: str | None) -> Layout:
     what, advice = "what tensorflow_datasets says of a set", "Prepare it again."
     info = json_file.read(root / INFO_FILE, dict, what, advice)
     features = json_file.read(root / _FEATURES_FILE, dict, what, advice)
     try:
-        return _parse_tfds(root, info, features)
+        return _parse_tfds(root, info, features, label)
     except UserError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -104,7 +125,9 @@ def _tfds_layout(root: pathlib.Path) -> Layout:
         ) from error
 
 
-def _parse_tfds(root: pathlib.Path, info: Any, features: Any) -> Layout:
+def _parse_tfds(
+    root: pathlib.Path, info: Any, features: Any, label: str | None
+) -> Layout:
     file_format = info.get("fileFormat", "tfrecord")
     if file_format != "tfrecord":
         raise UserError(
@@ -112,8 +135,13 @@ def _parse_tfds(root: pathlib.Path, info: Any, features: Any) -> Layout:
             f" {file_format}. Prepare it again with file_format='tfrecord'."
         )
     by_name = features["featuresDict"]["features"]
-    image_key = _only_feature(root, by_name, "Image", "image")
-    label_key = _only_feature(root, by_name, "ClassLabel", "classLabel")
+    kinds = {name: f["pythonClassName"].split(".")[-1] for name, f in by_name.items()}
+    name = "/".join(filter(None, (info["name"], info.get("configName"))))
+    folder = root.parent.parent.parent if "/" in name else root.parent.parent
+    conversion = f"{_CONVERTER} --tfds_name={name} --tfds_data_dir={folder}"
+    image_key, label_key = choose_image_and_label(
+        f"the data set in {root}", kinds, label, f"{conversion} "
+    )
     num_classes = int(by_name[label_key]["classLabel"]["numClasses"])
     if not 1 <= num_classes <= MAX_CLASSES:
         raise UserError(
@@ -149,6 +177,7 @@ def _parse_tfds(root: pathlib.Path, info: Any, features: Any) -> Layout:
         label_key=label_key,
         name_key=None,
         class_names=_tfds_class_names(root / f"{label_key}.labels.txt", num_classes),
+        conversion=conversion,
     )
 
 
@@ -174,7 +203,7 @@ def _tfds_class_names(path: pathlib.Path, num_classes: int) -> tuple[str, ...]:
         lines = regular_file.read_lines(path, _MAX_INFO_BYTES)
     except FileNotFoundError:
         return tuple(map(str, range(num_classes)))
-    names = tuple(filter(None, lines))
+    names = tuple(map(normalized, filter(None, lines)))
     if len(names) != num_classes:
         raise UserError(
             f"{path} must contain {num_classes:,} class names, one per line; it"
@@ -183,19 +212,28 @@ def _tfds_class_names(path: pathlib.Path, num_classes: int) -> tuple[str, ...]:
     return names
 
 
-def _only_feature(
-    root: pathlib.Path, features: dict[str, Any], class_name: str, key: str
-) -> str:
-    """Returns the name of the only feature of a class; `key` is its JSON field."""
-    names = [
-        name
-        for name, feature in features.items()
-        if key in feature and feature["pythonClassName"].split(".")[-1] == class_name
-    ]
-    if len(names) != 1:
+def choose_image_and_label(
+    where: str, kinds: Mapping[str, str], label: str | None, command: str = ""
+) -> tuple[str, str]:
+    """Returns the features of a data set with the image and, of several, the label.
+
+    `kinds` are the classes of all features by name. `command` converts the set if
+    --tfds_label follows. Raises UserError if it isn't a set of labelled images.
+    """
+    images, labels = (
+        sorted(name for name, own in kinds.items() if own == kind)
+        for kind in ("Image", "ClassLabel")
+    )
+    if len(images) != 1 or not labels:
+        features = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
         raise UserError(
-            f"the data set in {root} must have exactly one feature of class"
-            f" {class_name}; it has {len(names)}: {', '.join(sorted(names))}. Only data"
-            " sets of labelled images are supported."
+            f"{where} must have one feature of class Image and one of class ClassLabel;"
+            f" its features: {features or 'none'}. Only sets of labelled images are"
+            " supported."
         )
-    return names[0]
+    if label not in labels and (label or len(labels) > 1):
+        raise UserError(
+            f"--tfds_label must be one of {', '.join(labels)} of {where}; got"
+            f" {label or 'none'}. Choose one: {command}--tfds_label={labels[0]}"
+        )
+    return images[0], label or labels[0]

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from google.protobuf import message
 
 from data_prep.records import tfrecord
+from data_prep.records.class_names import normalized
 from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from resnet.base import regular_file
 from resnet.base.errors import UserError
@@ -27,8 +28,11 @@ IS_ORIENTED = "image/exif_orientation_applied"
 
 FIRST_LABEL = 1  # As in the TPU scripts, where 0 is kept for "background".
 
-_GZIP_START = b"\x1f\x8b\x08"
-_IMAGE_STARTS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
+_COMPRESSED_STARTS = (b"\x1f\x8b\x08", b"x\x01", b"x^", b"x\x9c", b"x\xda")
+_IMAGE_STARTS = {
+    **{"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"},
+    **{"gif": b"GIF8", "bmp": b"BM", "webp": b"RIFF"},  # Of no set that is read.
+}
 
 # Source: tensorflow/core/example/example.proto and feature.proto.
 _PROTO = """
@@ -143,11 +147,11 @@ def scan_file(
                 f"the record at byte {offset:,} of {path} can't be used: {error}. Copy"
                 " or create the record set again."
             )
-            if not offset and content[: len(_GZIP_START)] == _GZIP_START:
+            if not offset and bytes(content[:3]).startswith(_COMPRESSED_STARTS):
                 problem = (
-                    f"{path} must contain plain records; it is compressed with gzip."
-                    " Decompress all record files of the set (gunzip) under their"
-                    " names."
+                    f"{path} must contain plain records; it is compressed with gzip or"
+                    " ZLIB. Decompress all record files of the set under their names"
+                    " (gunzip, or Python's zlib.decompress)."
                 )
             raise UserError(problem) from error
         num_bytes = HEADER_BYTES + len(data) + FOOTER_BYTES
@@ -199,8 +203,13 @@ def text_of(features: Features, name: str) -> str:
     return bytes_of(features, name).decode("utf-8", "surrogateescape")
 
 
+def class_name_of(features: Features, name: str = SYNSET) -> str:
+    """Returns the class name in a feature, or an empty one if there is none."""
+    return normalized(text_of(features, name)) if name in features else ""
+
+
 def image_format_of(encoded: bytes) -> str:
-    """Returns the format of an image, "jpeg" or "png"; else raises ValueError."""
+    """Returns the format of an image, such as "jpeg"; raises ValueError for others."""
     for image_format, start in _IMAGE_STARTS.items():
         if encoded.startswith(start):
             return image_format

@@ -211,7 +211,7 @@ def _check_record(contents: Manifest, record: bytes) -> int:
     features = tf_example.parse_example(data)
     class_index, encoded = contents.label_and_image(features)
     if tf_example.SYNSET in features and features[tf_example.SYNSET].bytes_list.value:
-        name = tf_example.text_of(features, tf_example.SYNSET)
+        name = tf_example.class_name_of(features)
         if name and name != contents.class_names[class_index]:
             raise ValueError(
                 f"its class is {name!r}, but its label"

@@ -9,10 +9,11 @@ Validation images with ImageNet's own file names need no synset_labels.txt.
 import dataclasses
 import os
 import pathlib
-import unicodedata
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from data_prep.records.class_names import normalized
 from data_prep.records.manifest import TRAIN, VALIDATION
 from data_prep.sources import imagenet_labels
 from data_prep.sources.image_list import Entry, ImageList, Source
@@ -26,32 +27,36 @@ EXTENSIONS = (  # In any case; the first four are JPEG's.
 )
 LABELS_FILE = "synset_labels.txt"
 TRAIN_FOLDER = "train"
-VALIDATION_FOLDERS = ("validation", "val", "test")  # Accepted names; one must exist.
+# Known names; --validation_split chooses among several, or a folder of another name.
+VALIDATION_FOLDERS = ("validation", "val", "valid", "dev", "test")
 _OUTSIDE = "image outside of the class folders"
 _FOLDER = "folder in a class folder"
 _IN_FOLDER = "image in a folder in a class folder"
 _NO_EXTENSION = "file without an extension"
 _MAX_LABELS_BYTES = 2**31  # ImageNet's 50,000 lines have half a million bytes.
+_NUMBER = re.compile("([0-9]+)")
 
 
-def find(root: pathlib.Path) -> list[pathlib.Path]:
+def find(root: pathlib.Path, validation_split: str | None = None) -> list[pathlib.Path]:
     """Returns the split folders in `root`, the training folder first."""
-    names = (TRAIN_FOLDER, *VALIDATION_FOLDERS)
-    return [root / name for name in names if (root / name).is_dir()]
+    names = (validation_split,) if validation_split else VALIDATION_FOLDERS
+    folders = [root / name for name in dict.fromkeys((TRAIN_FOLDER, *names))]
+    return [folder for folder in folders if folder.is_dir()]
 
 
-def read(root: pathlib.Path) -> Source:
+def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
     """Returns the images of the folders that `find` finds, by class and file name.
 
     The classes are the folders in `train` or, without `train`, the classes of the
     validation images. Raises UserError if the content isn't as described above.
     """
     train = root / TRAIN_FOLDER
-    validation_folders = [folder for folder in find(root) if folder != train]
+    validation_folders = [f for f in find(root, validation_split) if f != train]
     if len(validation_folders) > 1:
+        names = [folder.name for folder in validation_folders]
         raise UserError(
-            "expected one folder with validation images; there are"
-            f" {' and '.join(map(str, validation_folders))}. Remove all but one."
+            f"expected one folder with validation images in {root}; there are"
+            f" {' and '.join(names)}. Choose one, as --validation_split={names[0]}."
         )
     splits: dict[str, ImageList] = {}
     ignored: Counter[str] = Counter()
@@ -68,12 +73,13 @@ def read(root: pathlib.Path) -> Source:
                 f" both, for example {class_folders[0]!r} and {filenames[0]!r}"
             )
         if filenames:
-            labels, known, warnings = _labels_of(filenames, root / LABELS_FILE)
+            labels, known, warnings = _labels_of(folder, filenames)
             class_names = class_names or known
             pairs = sorted(zip(labels, filenames, strict=True))
             entries = iter([(label, folder, filename) for label, filename in pairs])
         else:
-            entries = _in_class_folders(folder, class_folders, ignored)
+            by_class = _by_class(folder, class_folders)
+            entries = _in_class_folders(folder, by_class, ignored)
         images = _list(folder, entries, class_names)
         if not len(images):
             raise UserError(f"{folder} must contain images; it contains none")
@@ -98,8 +104,9 @@ def _list_train(folder: pathlib.Path, ignored: Counter[str]) -> ImageList:
         )
     if outside:
         ignored[_OUTSIDE] += len(outside)
-    class_names = tuple(sorted(set(map(_class_name, class_folders))))
-    entries = _in_class_folders(folder, class_folders, ignored)
+    by_class = _by_class(folder, class_folders)
+    class_names = tuple(by_class)
+    entries = _in_class_folders(folder, by_class, ignored)
     images = _list(folder, entries, class_names)
     filled = set(images.class_indices.tolist())
     empty = [name for index, name in enumerate(class_names) if index not in filled]
@@ -112,37 +119,35 @@ def _list_train(folder: pathlib.Path, ignored: Counter[str]) -> ImageList:
     return images
 
 
-def _class_name(text: str) -> str:
-    """Returns a class name in one form of Unicode: some file systems have another."""
-    return unicodedata.normalize("NFC", text)
+def _by_class(folder: pathlib.Path, names: Iterable[str]) -> dict[str, str]:
+    """Returns the names of class folders by those of the classes, which are sorted."""
+    by_class: dict[str, str] = {}
+    for name in names:
+        if (other := by_class.setdefault(normalized(name), name)) != name:
+            raise UserError(
+                f"each class must have one folder in {folder}; {other!a} and {name!a}"
+                " are the same name. Move the images into one of them."
+            )
+    return dict(sorted(by_class.items()))
 
 
 def _in_class_folders(
-    folder: pathlib.Path, class_folders: Iterable[str], ignored: Counter[str]
+    folder: pathlib.Path, by_class: Mapping[str, str], ignored: Counter[str]
 ) -> Iterator[tuple[str, pathlib.Path, str]]:
     """Yields class, folder and name of each image file in class folders.
 
     It scans one folder at a time: all file names of ImageNet would take 100 MB.
     """
-    folder_of: dict[str, str] = {}
-    for class_folder in class_folders:
-        class_name = _class_name(class_folder)
-        if folder_of.setdefault(class_name, class_folder) != class_folder:
-            raise UserError(
-                f"{folder} must have one folder per class; the name {class_name!r} is"
-                " there twice, with its accents encoded in two ways (NFC and NFD)."
-                " Move the images of both into one folder."
-            )
-        path = folder / class_folder
-        folders, filenames = _scan(path, ignored)
+    for class_name, name in by_class.items():
+        folders, filenames = _scan(folder / name, ignored)
         if folders:
             ignored[_FOLDER] += len(folders)
         for subfolder in folders:
-            for _, _, names in os.walk(path / subfolder):
-                images = [name for name in names if name.lower().endswith(EXTENSIONS)]
+            for _, _, files in os.walk(folder / name / subfolder):
+                images = [file for file in files if file.lower().endswith(EXTENSIONS)]
                 ignored[_IN_FOLDER] += len(images)
         for filename in filenames:
-            yield class_name, path, filename
+            yield class_name, folder / name, filename
 
 
 def _list(
@@ -169,19 +174,21 @@ def _list(
 
 
 def _labels_of(
-    filenames: list[str], labels_file: pathlib.Path
+    folder: pathlib.Path, filenames: list[str]
 ) -> tuple[list[str], tuple[str, ...], tuple[str, ...]]:
     """Returns the class of each validation image, all classes, and warnings.
 
     The classes are those of the labels file or, without one, ImageNet's. A warning says
     that the file contradicts these, as if its lines are in another order.
     """
+    labels_file = folder.with_name(LABELS_FILE)
     published = [imagenet_labels.validation_synset(name) for name in filenames]
     labels = [synset for synset in published if synset is not None]
     num_published = len(labels)
     if num_published == len(filenames) and not labels_file.exists():
         return labels, imagenet_labels.synsets(), ()
     labels = _read_labels(len(filenames), labels_file)
+    _require_one_order(folder, filenames, labels)
     triples = zip(filenames, labels, published, strict=True)
     wrong = [triple for triple in triples if triple[2] not in (None, triple[1])]
     if not wrong:
@@ -197,6 +204,28 @@ def _labels_of(
             f"{sentence}. Delete the file: this program contains ImageNet's labels."
         )
     return labels, (), (sentence,)
+
+
+def _require_one_order(
+    folder: pathlib.Path, filenames: list[str], labels: list[str]
+) -> None:
+    """Refuses labels that would differ if 2.jpg came before 10.jpg, or a before B."""
+
+    def by_number(filename: str) -> list[str | int]:
+        parts = _NUMBER.split(filename.casefold())
+        return [int(p) if index % 2 else p for index, p in enumerate(parts)]
+
+    others = dict(zip(sorted(filenames, key=by_number), labels, strict=True))
+    pairs = zip(filenames, labels, strict=True)
+    if differing := [(name, label) for name, label in pairs if others[name] != label]:
+        name, label = differing[0]
+        raise UserError(
+            f"the labels in {folder.with_name(LABELS_FILE)} must not depend on how"
+            f" images are sorted; {len(differing):,} of {len(filenames):,} have others"
+            " by characters (10.jpg, 2.jpg) than by numbers and regardless of case"
+            f" (2.jpg, 10.jpg), for example {name}: {label} or {others[name]}. Rename"
+            f" them so that it is one order (02.jpg), or use {folder}/<class>/."
+        )
 
 
 def _read_labels(num_images: int, labels_file: pathlib.Path) -> list[str]:
@@ -219,7 +248,7 @@ def _read_labels(num_images: int, labels_file: pathlib.Path) -> list[str]:
             f"{labels_file} must have a class name on each line; line"
             f" {labels.index('') + 1} is empty"
         )
-    return list(map(_class_name, labels))
+    return list(map(normalized, labels))
 
 
 def _scan(

@@ -18,16 +18,21 @@ _MAX_RETRIES = 5  # Per download, within 6 seconds.
 _MAX_REASON = 500  # Characters; some errors list all existing data sets.
 
 
-def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Source:
+def prepare(
+    tfds_name: str,
+    tfds_data_dir: str | os.PathLike[str] | None,
+    label: str | None = None,
+) -> Source:
     """Returns the labelled images of a data set, prepared first if necessary.
 
-    The validation split is `validation` or else `test`. The file name of an image is
-    its feature `file_name` or else split and position, as "validation-00000042". Raises
-    UserError if the data set can't be prepared or isn't one of labelled images.
+    The class is the feature `label`, None if there is only one. The validation split is
+    `validation` or else `test`. The file name of an image is its feature `file_name` or
+    else split and position, as "validation-00000042". Raises UserError if the data set
+    can't be prepared or isn't one of labelled images.
     """
-    builder = _prepare(tfds_name, tfds_data_dir)
+    builder = _prepare(tfds_name, tfds_data_dir, label)
     root = pathlib.Path(os.path.abspath(builder.data_path))
-    layout = layouts.find(root)
+    layout = layouts.find(root, label)
     if layout is None or layout.class_names is None:
         raise UserError(
             f"preparing {tfds_name} wrote no record files of labelled images to"
@@ -45,7 +50,9 @@ def prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Sou
     )
 
 
-def _prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> Any:
+def _prepare(
+    tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None, label: str | None
+) -> Any:
     """Returns the builder of a data set after downloading and preparing it."""
     environment.settle(os.environ, environment.changes(os.environ))
     import tensorflow_datasets as tfds  # Slow import, needed only here.
@@ -57,7 +64,12 @@ def _prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> An
     data_dir = None if tfds_data_dir is None else os.path.abspath(tfds_data_dir)
     try:
         builder = tfds.builder(tfds_name, data_dir=data_dir)
-        _check_features(tfds_name, builder.info.features, tfds)
+        # Before hours of preparation.
+        features = builder.info.features
+        is_dict = isinstance(features, tfds.features.FeaturesDict)
+        by_name = dict(features if is_dict else {})
+        kinds = {name: type(feature).__name__ for name, feature in by_name.items()}
+        layouts.choose_image_and_label(tfds_name, kinds, label)
         builder.download_and_prepare(
             file_format="tfrecord",
             # The prepared copies in the cloud differ, and without a network the search
@@ -72,19 +84,6 @@ def _prepare(tfds_name: str, tfds_data_dir: str | os.PathLike[str] | None) -> An
             f" {_reason(error)}"
         ) from error
     return builder
-
-
-def _check_features(tfds_name: str, features: Any, tfds: Any) -> None:
-    """Raises UserError for an unsuitable data set, before hours of preparation."""
-    is_dict = isinstance(features, tfds.features.FeaturesDict)
-    kinds = {name: type(f) for name, f in dict(features if is_dict else {}).items()}
-    needed = (tfds.features.Image, tfds.features.ClassLabel)
-    if any(list(kinds.values()).count(kind) != 1 for kind in needed):
-        names = ", ".join(f"{name} ({kind.__name__})" for name, kind in kinds.items())
-        raise UserError(
-            f"{tfds_name} must have one Image and one ClassLabel feature; its features:"
-            f" {names or 'none'}. Choose a data set of labelled images."
-        )
 
 
 def _images(layout: Layout, split: str) -> Iterator[Entry]:

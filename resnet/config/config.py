@@ -144,7 +144,9 @@ class Config(TrainingSettings):
     )
     checkpoint_every: str = changeable_setting(
         "10 minutes",
-        "How often to save a checkpoint, such as 500steps, 2epochs or 10minutes.",
+        "How often to save a checkpoint, such as 500steps, 2epochs or 10minutes. While"
+        " one is written, the newest replaces those that wait: short intervals skip"
+        " some.",
         interval_units=intervals.UNITS,
         topic=topics.CHECKPOINTS,
         common=True,

@@ -328,7 +328,7 @@ def _load_example(
         return original if cache is None else decoding.decoded(original), label
 
     original, label = read() if cache is None else cache.get(what.examples, read)
-    return original, tf.cast(label - records.first_label, tf.int32)
+    return original, records.classes_of(label)
 
 
 class DecodedCache:

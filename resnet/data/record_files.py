@@ -24,11 +24,20 @@ class RecordFiles(RecordForm):
     file_of_example: np.ndarray  # The index of the file in `paths`, int32.
     offset_of_example: np.ndarray  # Of the record in its file in bytes, int64.
     number_of_example: np.ndarray  # In the whole split, int64.
+    # The class in the run of each class of the set, by its index; empty: the same.
+    class_indices: tuple[int, ...] = ()
 
     @property
     def num_examples(self) -> int:
         """The number of examples."""
         return len(self.offset_of_example)
+
+    def classes_of(self, labels: tf.Tensor) -> tf.Tensor:
+        """Returns the class indices, int32, of int64 labels as stored."""
+        classes = labels - self.first_label
+        if self.class_indices:  # A label that no class has raises an error.
+            classes = tf.gather(tf.constant(self.class_indices, tf.int64), classes)
+        return tf.cast(classes, tf.int32)
 
     def only_files(self, indices: Sequence[int]) -> "RecordFiles":
         """Returns the examples whose records are in the files `paths[indices]`."""
@@ -41,10 +50,19 @@ class RecordFiles(RecordForm):
         )
 
 
-def open_split(record_set: RecordSet, split_name: str) -> RecordFiles:
-    """Returns one split of a data set, whose record files are not opened."""
+def open_split(
+    record_set: RecordSet, split_name: str, class_names: tuple[str, ...] = ()
+) -> RecordFiles:
+    """Returns one split of a data set, whose record files are not opened.
+
+    Its labels become those of a run that has these classes, all of its own among them.
+    """
     contents = record_set.manifest
     split = contents.splits[split_name]
+    class_indices: tuple[int, ...] = ()
+    if class_names and class_names != contents.class_names:
+        indices = {name: index for index, name in enumerate(class_names)}
+        class_indices = tuple(indices[name] for name in contents.class_names)
     return RecordFiles(
         paths=tuple(str(record_set.records_dir / shard.path) for shard in split.shards),
         file_of_example=manifest.shard_of_example(split),
@@ -55,6 +73,7 @@ def open_split(record_set: RecordSet, split_name: str) -> RecordFiles:
         image_key=contents.image_key,
         label_key=contents.label_key,
         image_format=contents.image_format,
+        class_indices=class_indices,
     )
 
 

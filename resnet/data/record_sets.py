@@ -60,6 +60,19 @@ def digests(record_set: RecordSet) -> dict[str, Any]:
     return {f"{name}_records_sha256": split.records_sha256 for name, split in splits}
 
 
+def check_num_classes(record_set_dir: str, split: Split) -> None:
+    """Raises UserError if all examples to train on are of one class.
+
+    Any network would predict it, and reach a top-1 of 100 %.
+    """
+    if sum(count > 0 for count in split.label_counts) < 2:
+        raise UserError(
+            "training needs examples of at least two classes; all"
+            f" {split.num_examples:,} training examples in {record_set_dir} are of one."
+            " Convert images with a folder for each class: RAW/train/<class>/."
+        )
+
+
 def check_split(
     record_set: RecordSet, split: Split, shard_by: str, communicator: Communicator
 ) -> list[tuple[int, ...]]:

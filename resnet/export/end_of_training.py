@@ -7,6 +7,7 @@ from pathlib import Path
 
 from absl import logging
 
+from data_prep.records.class_names import require_lines
 from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
 from resnet.config.config import Config
@@ -21,6 +22,7 @@ def check(config: Config) -> None:
     """Creates the folder of the exports, if the run has one, or raises UserError."""
     if not config.export_dir:
         return
+    require_lines(config.class_names)
     try:
         Path(config.export_dir).mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=config.export_dir).close()

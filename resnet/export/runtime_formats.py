@@ -109,7 +109,7 @@ def write_openvino(trained: "TrainedNetwork", contents: Contents, path: Path) ->
         output.get_tensor().set_names({name})
     model.set_rt_info(contents.as_json(), KEY)
     # Where OpenVINO's Model API looks for them, in its form: divided by spaces.
-    labels = [name.replace(" ", "_") for name in contents.class_names]
+    labels = ["_".join(name.split()) for name in contents.class_names]
     model.set_rt_info(" ".join(labels), ["model_info", "labels"])
     path.mkdir()
     openvino.save_model(model, path / OPENVINO_FILE, compress_to_fp16=False)

@@ -23,6 +23,7 @@ from resnet.metrics.metrics_log import MetricsLog
 from resnet.metrics.progress import Progress
 from resnet.metrics.record_log import RecordLog
 from resnet.metrics.step_costs import StepCosts
+from resnet.optim import optimizer
 from resnet.optim.train_state import TrainState
 from resnet.watchdog import history
 
@@ -38,6 +39,7 @@ class RunLog:
         self._state = state
         self._communicator = communicator
         self._num_skipped = 0
+        self._penalty = 0.0
         self._started_at = time.monotonic()
         rank, num_ranks = communicator.rank, communicator.num_ranks
         model_dir = Path(config.model_dir)
@@ -104,6 +106,18 @@ class RunLog:
                 self._records.write(step, examples, mask)
         self._num_skipped += int(np.count_nonzero(~mask))
 
+    def step_begins(self) -> None:
+        """Notes the weight penalty, if a line is due after the step, before it.
+
+        So it is that of the weights of which the step's cross-entropy is.
+        """
+        if self._is_due_after(self._state.step + 1):
+            self._penalty = self._weight_penalty()
+
+    def _is_due_after(self, step: int) -> bool:
+        config = self._config
+        return step == config.last_step or step % config.log_step_count_steps == 0
+
     def step_done(self, settings: StepSettings, account: ExchangeAccount) -> None:
         """Counts a step, and logs it where a line is due."""
         self.costs.step_done(account)
@@ -113,16 +127,14 @@ class RunLog:
         """Counts a step whose costs are counted, and logs it where a line is due."""
         config, state = self._config, self._state
         self.progress.step_done()
-        is_last = state.step == config.last_step
-        if not is_last and state.step % config.log_step_count_steps:
+        if not self._is_due_after(state.step):
             return
         cross_entropy = math.fsum(state.losses) / len(state.losses)
-        weight_penalty = self._weight_penalty()
         state.losses.clear()
         numbers: dict[str, Any] = {
-            "loss": cross_entropy + weight_penalty,
+            "loss": cross_entropy + self._penalty,
             "cross_entropy": cross_entropy,
-            "weight_penalty": weight_penalty,
+            "weight_penalty": self._penalty,
             "learning_rate": settings.learning_rate,
         }
         numbers["images_per_second"] = self.progress.show(state.step, numbers)
@@ -139,7 +151,8 @@ class RunLog:
 
     def _weight_penalty(self) -> float:
         """Returns the mean over ranks, whose weights differ in a round of local SGD."""
-        own = self._state.weight_penalty()
+        step = self._state.step + 1  # That begins now, with the decay of its phase.
+        own = optimizer.weight_penalty(self._state.model, self._config, step)
         if self._state.is_synchronized:
             return own
         (total,) = self._communicator.allreduce_sum(np.array([own]))

@@ -19,7 +19,7 @@ def build(
     Its inputs are `[batch, height, width, 3]` with any height and width; those of
     networks of one image size with `image_size` only. The options are those of
     `NetworkOptions`. Raises UserError if there is no network of that name, and
-    ValueError if the last layer lacks the biases for an initial logit.
+    ValueError if the classifier lacks the biases for an initial logit.
     """
     if name not in MODELS:
         raise UserError(f"expected a model among {', '.join(MODELS)}; got {name!r}")

@@ -54,11 +54,12 @@ def _begin_as_identity(kernel: np.ndarray) -> None:
 
 
 def initialize_last_bias(model: keras.Model, logit: float) -> None:
-    """Initializes all biases of the last layer; raises ValueError if it has none."""
-    bias = getattr(model.layers[-1], "bias", None)
+    """Initializes all biases of the classifier; raises ValueError if it has none."""
+    # Not always the last layer: a cast to float32 may follow it.
+    bias = getattr(model.get_layer("classifier"), "bias", None)
     if bias is None:
         raise ValueError(
-            f"expected a last layer with biases, to begin with {logit:.3g}; that of"
+            f"expected a classifier with biases, to begin with {logit:.3g}; that of"
             f" {model.name} has none"
         )
     bias.assign(keras.ops.full(bias.shape, logit))

@@ -263,8 +263,11 @@ def open_shards(
     record_set: RecordSet,
     shards: Mapping[str, list[tuple[int, ...]]],
     communicator: Communicator,
+    class_names: tuple[str, ...] = (),
 ) -> dict[str, "ExampleShard"]:
     """Returns the part that this rank reads of each split of `check_shards`.
+
+    The class names are those of the run, if the set may have others (`open_split`).
 
     Raises:
         AgreedError: On all ranks, if the index of a shard can't be read.
@@ -274,6 +277,7 @@ def open_shards(
     shards_of_rank = {}
     with communicator.collective_errors():
         for name, of_ranks in shards.items():
-            split, rank = record_files.open_split(record_set, name), communicator.rank
-            shards_of_rank[name] = record_files.shard_of_rank(split, of_ranks, rank)
+            split = record_files.open_split(record_set, name, class_names)
+            part = record_files.shard_of_rank(split, of_ranks, communicator.rank)
+            shards_of_rank[name] = part
     return shards_of_rank

@@ -67,6 +67,7 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
             )
             examples = run.train.records.number_of_example[places]
             log.examples_read(state.step, examples, mask)
+            log.step_begins()
             result = train_step(
                 last, settings, stop_requested(job.signals), manager.wanted
             )

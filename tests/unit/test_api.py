@@ -114,8 +114,11 @@ def test_evaluation_equals_that_of_the_program(folder, run, network, tmp_path):
         )
 
 
-def test_evaluations_have_the_views_of_the_run(folder, run, tmp_path):
-    config = dataclasses.replace(run, eval_views="flip")
+def test_evaluations_have_the_views_and_classes_of_the_run(folder, run, tmp_path):
+    names = ("more", *CLASSES[::-1])
+    config = dataclasses.replace(
+        run, eval_views="flip", class_names=names, num_classes=4
+    )
     config = exported_run.save(folder / "FLIPPED", config, 10)
     by_program = evaluated_by_program(config, tmp_path, "--weights=ema")
     assert by_program["views"] == "flip"
@@ -123,8 +126,16 @@ def test_evaluations_have_the_views_of_the_run(folder, run, tmp_path):
     network, records = resnet.load(config.model_dir), resnet.open_records(run.data_dir)
     result = network.evaluate(records, batch_size=4).as_dict()
     assert {name: expected[name] for name in result} == pytest.approx(result, abs=1e-6)
-    network.config = run
+    network.config = dataclasses.replace(config, eval_views="center")
     assert network.evaluate(records, batch_size=4).loss != expected["loss"]
+
+
+def test_a_set_without_some_of_the_classes_is_evaluated_by_their_names(folder, run):
+    names = ("class2", "a", "b", "class1", "class0")
+    network = resnet.build(run.model, names, recipe="digits")
+    network.model.get_layer("classifier").bias.assign([100.0, 0, 0, 0, 0])
+    result = network.evaluate(resnet.open_records(folder / "RECORDS"), batch_size=4)
+    assert result.top1 == pytest.approx(3 / 11)  # The images of class2.
 
 
 def test_predictions_equal_those_of_the_program(folder, run, network):
@@ -190,7 +201,7 @@ def test_mistakes_are_sentences(folder, run, network, tmp_path):
         (lambda: resnet.build("resnet20", ()), r"how many, at least 1; got \(\)"),
         (lambda: resnet.load(run.model_dir, weights="best"), "raw or ema; got 'best'"),
         (lambda: resnet.open_records(tmp_path), "is not a record set"),
-        (lambda: other.evaluate(records), r"3 classes \(a, .*it has 3 \(class0, "),
+        (lambda: other.evaluate(records), r"has 3 \(a, .*; 3 of the 3 .*: class0, "),
         (lambda: network.evaluate(records, "test"), "train, validation; got 'test'"),
         (lambda: network.evaluate(records, batch_size=0), "at least 1; got 0"),
         (lambda: network.predict([gray]), r"got \[40, 40\] of uint8"),

@@ -1,5 +1,6 @@
 """The converter from its flags on, in this process and without worker processes."""
 
+import os
 import pathlib
 
 import numpy as np
@@ -22,6 +23,8 @@ def test_bad_flags_are_refused(raw, tmp_path):
         ("", records, "--num_processes=1", "exactly one of --raw_data_dir and"),
         (raw, records, "--tfds_name=x", "exactly one of --raw_data_dir and"),
         (raw, records, "--tfds_data_dir=x", "requires --tfds_name"),
+        (raw, records, "--tfds_label=x", "requires --tfds_name"),
+        (raw, records, "--validation_split=test", "must name a folder of images in"),
         (raw, "", "--num_processes=1", "--local_scratch_dir is required"),
         (raw, records, "--num_processes=-1", "num_processes"),
         (raw, records, "--on_bad_image=ask", "one of fail, skip"),
@@ -45,6 +48,14 @@ def test_the_source_is_no_place_for_the_records(raw, tmp_path):
         assert_refused(convert_here(raw, folder), message)
         assert content(raw) == before
     assert convert_here(raw, raw / "records").returncode == 0
+
+
+@pytest.mark.parametrize("name", [b"a\nb", b"a\rb", b"\xff"])
+def test_a_class_name_that_no_label_file_can_hold_is_refused(tmp_path, name):
+    write(tmp_path / "raw" / "train" / os.fsdecode(name) / "1.jpg", encoded_image(0))
+    done = convert_here(tmp_path / "raw", tmp_path / "records")
+    assert_refused(done, "a class name must be one line of UTF-8")
+    assert not (tmp_path / "records").exists()
 
 
 def test_a_path_that_the_system_refuses_is_a_users_mistake(raw, tmp_path):

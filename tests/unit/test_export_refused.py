@@ -13,8 +13,8 @@ import tensorflow as tf
 from eval import export
 from resnet.base.errors import UserError
 from resnet.checkpoint import restore
-from resnet.config.config import Config
-from resnet.export import contents, formats
+from resnet.config.config import Config, save_config
+from resnet.export import contents, end_of_training, formats
 from resnet.export.formats import ExportedNetwork
 from tests.in_process import assert_refused, run
 from tests.unit import exported_run
@@ -112,6 +112,18 @@ def test_what_cannot_be_exported_is_refused_before_tensorflow_starts(
     monkeypatch.setattr(export.startup, "start_on_own_cores", None)
     done = run(export, f"--model_dir={config.model_dir}", *flags)
     assert_refused(done, words)
+
+
+def test_a_class_name_that_no_label_file_can_hold_is_refused(config, tmp_path):
+    names = ("a", "b\nc", "d")
+    other = dataclasses.replace(config, model_dir=str(tmp_path), class_names=names)
+    save_config(other)
+    Path(tmp_path, "checkpoints").symlink_to(Path(config.model_dir, "checkpoints"))
+    done = run(export, f"--model_dir={tmp_path}", f"--out={tmp_path / 'x'}")
+    assert_refused(done, r"one is 'b\nc'")
+    other = dataclasses.replace(other, export_dir=str(tmp_path))
+    with pytest.raises(UserError, match="must be one line of UTF-8"):
+        end_of_training.check(other)
 
 
 def test_a_network_that_torchvision_would_compute_otherwise_is_not_written_for_it(

@@ -77,7 +77,7 @@ def test_a_class_name_is_the_same_in_either_form_of_unicode(tmp_path):
     validation = folders.read(tmp_path).splits["validation"]
     assert names(validation) == [(composed, "4.jpg")]
     touch(tmp_path, f"train/{composed}/5.jpg")
-    with pytest.raises(UserError, match="the name 'café' is there twice"):
+    with pytest.raises(UserError, match="'cafe.*' are the same name"):
         folders.read(tmp_path)
 
 
@@ -135,6 +135,36 @@ def test_a_labels_file_goes_before_the_numbers_and_is_compared_with_them(tmp_pat
     assert folders.read(tmp_path).warnings == ()
 
 
+def test_labels_that_any_order_gives_are_read(tmp_path):
+    touch(tmp_path, *(f"val/{name}.jpg" for name in (1, 2, 10, 11)))
+    labels_file = tmp_path / "synset_labels.txt"
+    labels_file.write_text("a\na\na\na\n")
+    assert folders.read(tmp_path).class_names == ("a",)
+    touch(tmp_path, "valid/02.jpg", "valid/10.jpg")
+    labels_file.write_text("a\nb\n")
+    images = folders.read(tmp_path, "valid").splits["validation"]
+    assert names(images) == [("a", "02.jpg"), ("b", "10.jpg")]
+
+
+def test_a_folder_is_chosen_and_what_lies_beside_it_is_counted_and_named(tmp_path):
+    touch(tmp_path, "train/a/1.jpg", "val/a/2.jpg", "test/a/3.jpg", "holdout/a/4.jpg")
+    touch(tmp_path, "README", ".cache/1", "synset_labels.txt")
+    for split, other in (("test", "val"), ("holdout", "test")):
+        source = raw_data.open_raw_data(tmp_path, split)
+        (image,) = source.splits["validation"]
+        assert image.path.startswith(str(tmp_path / split))
+        (warning,) = source.warnings
+        assert warning.startswith(f"3 of the files and folders in {tmp_path} are not")
+        assert f"'{other}'" in warning
+    for split in ("train", "absent"):
+        with pytest.raises(UserError, match=f"--validation_split={split} must name a"):
+            raw_data.open_raw_data(tmp_path, split)
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "test").symlink_to(tmp_path / "test")
+    source = raw_data.open_raw_data(tmp_path / "alone")
+    assert (list(source.splits), source.warnings) == (["validation"], ())
+
+
 def test_wrong_labels_of_all_of_imagenet_are_refused(tmp_path, monkeypatch):
     labels = {"1.JPEG": "n1", "2.JPEG": "n2"}
     monkeypatch.setattr(imagenet_labels, "NUM_VALIDATION", 2)
@@ -145,8 +175,8 @@ def test_wrong_labels_of_all_of_imagenet_are_refused(tmp_path, monkeypatch):
         folders.read(tmp_path)
 
 
-@pytest.mark.parametrize("folder", ["validation", "test"])
-def test_the_validation_folder_has_one_of_three_names(tmp_path, folder):
+@pytest.mark.parametrize("folder", ["validation", "valid", "dev", "test"])
+def test_the_validation_folder_has_one_of_five_names(tmp_path, folder):
     touch(tmp_path, f"{folder}/b/2.jpg", f"{folder}/a/2.jpg")
     source = folders.read(tmp_path)
     assert (list(source.splits), source.class_names) == (["validation"], ("a", "b"))
@@ -162,7 +192,21 @@ def test_the_validation_folder_has_one_of_three_names(tmp_path, folder):
     [
         (["train/1.jpg"], None, "one folder per class; it contains no folders"),
         (["train/a/1.jpg", "train/b/1.txt"], None, "1 contain none: 'b'"),
-        (["val/a/1.jpg", "test/a/1.jpg"], None, "one folder with validation images"),
+        (
+            ["train/a/1.jpg", "valid/a/1.jpg", "test/a/1.jpg"],
+            None,
+            "there are valid and test. Choose one, as --validation_split=valid",
+        ),
+        (
+            [f"val/{name}.jpg" for name in (1, 2, 10)],
+            "a\na\nb",
+            "2 of 3 have others .* for example 10.jpg: a or b.*02.jpg.*val/<class>/",
+        ),
+        (
+            ["val/a.jpg", "val/B.jpg"],
+            "y\nx",
+            "2 of 2 have others .* regardless of case",
+        ),
         (["val/1.jpg", "val/a/1.jpg"], None, "contains both, .* 'a' and '1.jpg'"),
         (["val/1.txt"], None, "must contain images; it contains none"),
         (["val/1.jpg"], None, "synset_labels.txt must contain the class"),
@@ -183,7 +227,7 @@ def test_the_validation_folder_has_one_of_three_names(tmp_path, folder):
         (
             ["train/a/1.jpg", "cifar-10-binary.tar.gz"],
             None,
-            "there are train/ and cifar-10-binary.tar.gz. Remove all but one kind",
+            "there are train/ and cifar-10-binary.tar.gz. Name a folder with one of",
         ),
     ],
 )

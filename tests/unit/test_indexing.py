@@ -6,10 +6,11 @@ import hashlib
 import itertools
 import os
 import re
+import zlib
 
 import pytest
 
-from data_prep.records import indexing, manifest, tf_example, tfrecord
+from data_prep.records import indexing, manifest, tf_example, tfrecord, verification
 from resnet.base import atomic_files
 from resnet.base.errors import UserError
 from tests.converter_program import encoded_image
@@ -269,6 +270,17 @@ def test_what_may_be_wrong_is_said(tmp_path, shards, warnings):
     ]
 
 
+@pytest.mark.usefixtures("one_process_is_this")
+def test_names_in_either_form_of_unicode_are_one_class(tmp_path):
+    names = "\u00e9".encode(), "e\u0301".encode()
+    records = [record(index, 1, **{SYNSET: name}) for index, name in enumerate(names)]
+    write_shards(tmp_path, "train", [records])
+    indexing.make_if_missing(str(tmp_path))
+    record_set = manifest.load(str(tmp_path), "train")
+    assert record_set.manifest.class_names == ("\u00e9",)
+    assert verification.verify(record_set, 1, lambda _: None) == []
+
+
 def test_classes_without_a_name_are_called_by_their_number(tmp_path):
     names = (5, None), (1, b""), (3, b"2")
     records = [record(0, label, **{SYNSET: name}) for label, name in names]
@@ -296,13 +308,15 @@ def test_classes_without_a_name_are_called_by_their_number(tmp_path):
         ([record(1, 1, **{IMAGE: 1})], f"feature {IMAGE} is not a string of bytes"),
         (
             [record(1, 1, **{IMAGE: encoded_image(1, "PNG")})],
-            "all JPEG or all PNG; the first JPEG is in the record at byte 0 of .*PNG",
+            "all JPEG or all PNG; the first JPEG is in the record at byte 0 of .*PNG.*"
+            "Convert the images, .* data_prep/imagenet_to_tfrecords.py --raw_data_dir",
         ),
         (
             [record(1, 999_999, **{SYNSET: None})],
             "there are 2 examples, and .* label 999,999",
         ),
         ([b"x"], "record at byte .* it is truncated: 1 of the 12"),
+        ([zlib.compress(record(0, 1))], "it is compressed with gzip or ZLIB"),
     ],
 )
 def test_records_that_cannot_be_used_are_refused(tmp_path, records, message):
@@ -313,6 +327,18 @@ def test_records_that_cannot_be_used_are_refused(tmp_path, records, message):
     write_shards(tmp_path, "train", [[record(0, 1)]])
     with pytest.raises(UserError, match="sets with 00001 and 00002 files"):
         indexing.make_if_missing(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["train/00-512x512-9.tfrec", "a_train_00000-of-00002.tfrecord", "a-00000-of-00001"],
+)
+def test_record_files_of_other_names_are_told_which_are_read(tmp_path, name):
+    path = tmp_path / "records" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(record(0, 1))
+    with pytest.raises(UserError, match=rf"train-00000-of-.* 1 of other .*{path.name}"):
+        indexing.make_if_missing(str(tmp_path / "records"))
 
 
 def test_the_scan_reads_no_images(tmp_path):

@@ -6,6 +6,9 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorboard.backend.event_processing.plugin_event_accumulator import (
+    EventAccumulator,
+)
 from tensorflow.core.util import event_pb2
 
 from resnet.base.errors import UserError
@@ -177,9 +180,19 @@ def test_events_are_written_again_with_the_times_of_their_lines(tmp_path):
     log.close()
     MetricsLog(tmp_path, 2, rank=0).close()
     (path,) = (tmp_path / "tensorboard" / "train").iterdir()
-    version, event = tf.compat.v1.train.summary_iterator(str(path))
+    version, start, event = tf.compat.v1.train.summary_iterator(str(path))
+    assert (start.step, start.session_log.status) == (0, event_pb2.SessionLog.START)
     assert version.file_version == "brain.Event:2"
     assert (event.step, event.wall_time) == (1, 1_000_000_000.5)
+
+
+def test_a_tensorboard_that_runs_meanwhile_shows_no_step_twice(tmp_path, monkeypatch):
+    shown = EventAccumulator(str(tmp_path / "tensorboard" / "train"))
+    write_steps(tmp_path, 0, [1, 2, 3])
+    assert [event.step for event in shown.Reload().Tensors("loss")] == [1, 2, 3]
+    monkeypatch.setattr(os, "getpid", lambda: 9_999_999)  # Its file is a later one.
+    write_steps(tmp_path, 2, [3, 4])
+    assert [event.step for event in shown.Reload().Tensors("loss")] == [1, 2, 3, 4]
 
 
 def test_events_have_the_form_of_those_of_tensorflow(tmp_path):
@@ -191,7 +204,7 @@ def test_events_have_the_form_of_those_of_tensorflow(tmp_path):
     values = []
     for folder in ("ours", "expected"):
         (path,) = (tmp_path / folder).iterdir()
-        _, event = tf.compat.v1.train.summary_iterator(str(path))
+        *_, event = tf.compat.v1.train.summary_iterator(str(path))
         (value,) = event.summary.value
         array = tf.make_ndarray(value.tensor)
         form = (event.step, value.tag, value.metadata, array.shape, array.dtype)

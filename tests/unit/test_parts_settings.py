@@ -4,7 +4,9 @@ import dataclasses
 import math
 
 import numpy as np
+import pytest
 
+from resnet import models
 from resnet.config import explain
 from resnet.config.config import Derived
 from resnet.config.recipes import imagenette
@@ -34,6 +36,15 @@ def test_binary_cross_entropy_begins_with_low_biases(make_config):
     other = dataclasses.replace(config, initialization="pytorch")
     bias = TrainState(other).model.get_layer("classifier").bias.numpy()
     np.testing.assert_allclose(bias, [-math.log(3)] * 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("model", ["mlp", "alexnet"])
+def test_the_biases_are_those_of_the_classifier_whatever_follows_it(model):
+    network = models.build(model, 3, 28, classifier_bias_init=-1.5)
+    biases = [v for v in network.trainable_variables if v.path.endswith("/bias")]
+    means = {variable.path: float(np.mean(variable)) for variable in biases}
+    assert means.pop("classifier/bias") == -1.5
+    assert not any(means.values())
 
 
 def test_the_first_trained_phase_decides_the_biases(make_config):

@@ -5,6 +5,8 @@ import pathlib
 
 import hypothesis
 import numpy as np
+import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +23,18 @@ def test_an_index_may_lie_in_another_folder_than_the_records(numbered_set):
     assert records.paths[2] == "/records/train/train-00002-of-00003"
     assert records.file_of_example.tolist() == [0] * 5 + [1] * 4 + [2] * 4
     assert records.offset_of_example[[0, 5, 9]].tolist() == [0, 0, 0]
+
+
+def test_labels_become_those_of_the_classes_of_a_run_by_their_names(numbered_set):
+    record_set = manifest.load(str(numbered_set), "train")
+    stored = tf.constant([1, 2, 3, 4], tf.int64)  # Of the classes a, b, c and d.
+    for names in ("abcd", "dxbac"):
+        records = record_files.open_split(record_set, "train", tuple(names))
+        classes = records.classes_of(stored)
+        assert classes.dtype == tf.int32
+        assert "".join(names[index] for index in classes) == "abcd"
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        records.classes_of(tf.constant([5], tf.int64))
 
 
 def test_some_of_the_files_hold_a_part_that_keeps_its_numbers(numbered_set):

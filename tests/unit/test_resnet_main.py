@@ -134,6 +134,12 @@ def test_a_set_that_is_not_as_its_manifest_says_is_refused(run_on, records, tmp_
     assert_refused(done, f"each shard on one node; train/{shard.name} is on no node")
 
 
+def test_examples_of_one_class_are_refused(run_on, tmp_path, write_set):
+    folder = write_set(tmp_path / "records", [1] * 8, [8])
+    done = run_on(folder, "--train_batch_size=4")
+    assert_refused(done, "at least two classes; all 8 training examples in")
+
+
 def test_classes_that_are_not_mixed_over_the_files_are_refused(
     run_on, tmp_path, write_set
 ):

@@ -100,6 +100,25 @@ class Sentences(NamelessImages):
         return info(self, text=tfds_features.Text())
 
 
+class TwiceLabelled(NamelessImages):
+    """As CIFAR-100, but animations without a format of their own."""
+
+    def _info(self):
+        return info(
+            self,
+            image=tfds_features.Image(),
+            label=tfds_features.ClassLabel(num_classes=3),
+            coarse=tfds_features.ClassLabel(names=("e\u0301", "f")),
+        )
+
+    def _generate_examples(self, labels):
+        for index, label in enumerate(labels):
+            image = io.BytesIO()
+            Image.new("L", (8, 6), index).save(image, "GIF")
+            image.seek(0)
+            yield index, {"image": image, "label": label, "coarse": index % 2}
+
+
 class Unreachable(NamelessImages):
     def _split_generators(self, dl_manager):
         raise ConnectionError("no way\nto example.com")
@@ -146,7 +165,11 @@ def test_images_are_read_from_the_record_files(data_dir):
         ("no_such_images", "'no_such_images': Dataset no_such_images not found"),
         ("a name//", "Parsing builder name string a name// failed"),
         ("unreachable", "'unreachable': no way to example.com"),
-        ("sentences", r"one Image and one ClassLabel .*; its features: text \(Text\)"),
+        ("sentences", r"Image and one of class Cl.*; its features: text \(Text\)"),
+        (
+            "twice_labelled",
+            "be one of coarse, label of tw.* got none.*tfds_label=coa",
+        ),
         ("unlabelled_images", "must be from 0 to 2; they are from -1 to -1"),
     ],
 )
@@ -272,7 +295,7 @@ INFO, FEATURES, LABELS = "dataset_info.json", "features.json", "label.labels.txt
         (INFO, "{SHARD_X_OF_Y}", "{9}", "reading them failed"),
         (INFO, "{DATASET}", "../x", "reading them failed"),
         (FEATURES, "featuresDict", "content", "reading them failed"),
-        (FEATURES, "ClassLabel", "Tensor", "one feature of class ClassLabel"),
+        (FEATURES, "ClassLabel", "Tensor", "Image and one of class ClassLabel"),
         (FEATURES, '"3"', f'"{10**12}"', "must have from 1 to 1,000,000 classes"),
         (LABELS, "dog\n", "", "must contain 3 class names.* contains 2"),
     ],
@@ -287,6 +310,25 @@ def test_a_directory_that_is_not_whole_is_refused(copied, name, old, new, messag
     (copied / name).write_text(text.replace(old, new))
     with pytest.raises(UserError, match=message):
         indexing.make_if_missing(str(copied))
+
+
+def test_a_label_is_chosen_and_formats_that_are_not_read_are_converted(tmp_path):
+    flags = ("--tfds_name=twice_labelled", f"--tfds_data_dir={tmp_path}")
+    records = tmp_path / "records"
+    more = ("--tfds_label=coarse", f"--local_scratch_dir={records}")
+    done = run_here(*flags, *more)
+    assert done.returncode == 0, done.stderr
+    contents = manifest.load(str(records), "train").manifest
+    assert contents.class_names == ("\u00e9", "f")
+    assert contents.splits["train"].label_counts == (2, 2)
+    root = tmp_path / "twice_labelled" / "1.0.0"
+    command = f"imagenet_to_tfrecords.py {' '.join(flags)}"
+    with pytest.raises(UserError, match=f"{command} --tfds_label=coarse"):
+        indexing.make_if_missing(str(root))
+    features = (root / FEATURES).read_text()
+    (root / FEATURES).write_text(features.replace(".ClassLabel", ".Tensor", 1))
+    with pytest.raises(UserError, match=f"the first GIF is in .*: .*{command}"):
+        indexing.make_if_missing(str(root))
 
 
 def test_a_set_that_was_changed_is_refused(tmp_path):

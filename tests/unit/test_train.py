@@ -75,8 +75,12 @@ def test_each_step_is_logged_with_its_rate_and_loss(config, whole):
     assert [line["epoch"] for line in found] == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
     # Near that of guessing, ln 3, and the penalty of the weights: the classifier starts
     # with weights of 0.01, so its logits are near zero.
-    first = found[0]["loss"] - TrainState(config).weight_penalty()
+    first = found[0]["cross_entropy"]
     assert first == pytest.approx(math.log(3), abs=0.3)
+    # Both are of the weights before the step: first of the initial ones.
+    penalty = TrainState(config).weight_penalty()
+    assert found[0]["weight_penalty"] == pytest.approx(penalty, rel=1e-6)
+    assert found[1]["weight_penalty"] != pytest.approx(penalty, rel=1e-6)
 
 
 @pytest.fixture(scope="module")

@@ -219,6 +219,7 @@ class AsyncTraining:
         self._log.closure_done(result.value)
         self._losses.append(loss)
         if len(self._losses) == self._workers.num_workers:
+            self._log.step_begins()  # The workers are at any of the steps beside it.
             state.step += 1
             state.losses.append(sum(self._losses) / self._workers.num_workers)
             self._losses.clear()
