@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_prep.records.class_names import check_known
+from data_prep.records.class_names import check_known, normalized
 from data_prep.records.manifest import RecordSet
 from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
@@ -329,7 +329,7 @@ def _class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
         known: Iterable[object] = range(operator.index(classes))  # type: ignore[arg-type]
     except TypeError:  # It is no count.
         known = classes  # type: ignore[assignment]
-    if not (names := tuple(map(str, known))):
+    if not (names := tuple(normalized(str(name)) for name in known)):
         raise UserError(
             f"classes must be the names of the classes, or how many, at least 1; got"
             f" {classes!r}."

@@ -14,7 +14,7 @@ SOURCE = (
 _DEVIATIONS = (
     "the reference's code (lars_util.py) counts its decay steps, train_steps -"
     " warmup_steps + 1, from the end of the warmup: its decay ends a step after the"
-    " run, here with its last step",
+    " run, here with the run",
     "convolutions are initialized with a variance of 1/fan-in; the reference's with"
     " 2/fan-in (he_normal)",
     "3x3 convolutions of stride 2 are padded by a pixel on each side; the reference's"
