@@ -55,7 +55,7 @@ FLIPPED = flip(WHOLE, 100)
             for data, words in (
                 (b"\xff" * 20, "it is not a serialized tf.train.Example"),
                 (example(label=0), "its label is 0; expected 1 to 4"),
-                (example(b"GIF89a..."), "its image is neither JPEG nor PNG"),
+                (example(b"GIF89a..."), "its image is a GIF file; expected JPEG"),
                 (
                     example(encoded_image(25, "PNG")),
                     "its image is a PNG file; expected JPEG",
