@@ -77,7 +77,7 @@ def test_a_class_name_is_the_same_in_either_form_of_unicode(tmp_path):
     validation = folders.read(tmp_path).splits["validation"]
     assert names(validation) == [(composed, "4.jpg")]
     touch(tmp_path, f"train/{composed}/5.jpg")
-    with pytest.raises(UserError, match="'cafe.*' are the same name"):
+    with pytest.raises(UserError, match="are the same name"):
         folders.read(tmp_path)
 
 
