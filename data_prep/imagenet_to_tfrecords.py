@@ -132,12 +132,12 @@ def _convert(settings: Settings, options: Options) -> None:
             "set exactly one of --raw_data_dir and --tfds_name; got"
             f" raw_data_dir={settings.raw_data_dir}, tfds_name={settings.tfds_name}"
         )
-    for name, source in (
+    for name, needed in (
         *(("tfds_data_dir", "tfds_name"), ("tfds_label", "tfds_name")),
         ("validation_split", "raw_data_dir"),
     ):
-        if (value := getattr(settings, name)) and not getattr(settings, source):
-            raise UserError(f"--{name}={value} requires --{source}; set both")
+        if (value := getattr(settings, name)) and not getattr(settings, needed):
+            raise UserError(f"--{name}={value} requires --{needed}; set both")
     root = settings.records_dir
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # Workers need no thread pool.
     try:
