@@ -16,6 +16,7 @@ from resnet.config.config import Config
 from resnet.data import input_pipeline
 from resnet.distributed.communicator import AgreedError, AgreedFailure
 from resnet.metrics import metrics_log, progress
+from resnet.metrics.run_log import RunLog
 from resnet.optim.train_state import TrainState
 from resnet.runtime.preemption import Preempted
 from resnet.training import loop
@@ -276,11 +277,12 @@ def test_a_run_that_fails_saves_its_last_step_if_that_is_whole(
 def test_a_failure_before_which_the_weights_became_infinite_saves_nothing(
     run, tmp_path, monkeypatch, caplog
 ):
-    def spoil(state: TrainState) -> float:
-        state.trainable_variables[0].assign(state.trainable_variables[0] * math.nan)
+    def spoil(log: RunLog, *_: Any) -> None:
+        kernel = log._state.trainable_variables[0]
+        kernel.assign(kernel * math.nan)
         raise MemoryError
 
-    monkeypatch.setattr(TrainState, "weight_penalty", spoil)
+    monkeypatch.setattr(RunLog, "step_done", spoil)
     with pytest.raises(MemoryError):
         run(tmp_path, model=smallest.NETWORK)
     assert saved_steps(tmp_path) == []
