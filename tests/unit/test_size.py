@@ -7,9 +7,9 @@ from tests.sources import ROOT
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
     "product lines": 39_500,
-    "product modules": 265,
+    "product modules": 270,
     "lab lines": 3_050,
-    "test lines": 41_700,
+    "test lines": 42_000,
 }
 
 
