@@ -104,9 +104,10 @@ def find_stall(
         if peer.stopped_since is None:
             continue
         if is_held_up or now - peer.stopped_since > stall_seconds:
+            seconds = max(now - peer.stopped_since, 0.0)
             return (
-                f"{peer.name} was stopped by a signal {now - peer.stopped_since:.0f} s"
-                f" ago, while {peer.status}"
+                f"{peer.name} was stopped by a signal {seconds:.0f} s ago, while"
+                f" {peer.status}"
             )
     if not late:
         return None
