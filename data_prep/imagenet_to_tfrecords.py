@@ -133,7 +133,8 @@ def _convert(settings: Settings, options: Options) -> None:
             f" raw_data_dir={settings.raw_data_dir}, tfds_name={settings.tfds_name}"
         )
     for name, needed in (
-        *(("tfds_data_dir", "tfds_name"), ("tfds_label", "tfds_name")),
+        ("tfds_data_dir", "tfds_name"),
+        ("tfds_label", "tfds_name"),
         ("validation_split", "raw_data_dir"),
     ):
         if (value := getattr(settings, name)) and not getattr(settings, needed):

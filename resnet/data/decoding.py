@@ -19,7 +19,9 @@ _START_BYTES = 34  # As many as the formats of serving need.
 # In these patterns `\C` is any byte; `.` would be any character of UTF-8.
 _BMP_24 = r"BM\C{26}\x18\x00\x00\x00\x00\x00"  # 24 bits a pixel, not compressed.
 _NOT_SERVED = (
-    *(("GIF8", "a GIF"), (r"RIFF\C{4}WEBP", "a WebP"), (r"\C{4}ftyp", "AVIF or HEIC")),
+    ("GIF8", "a GIF"),
+    (r"RIFF\C{4}WEBP", "a WebP"),
+    (r"\C{4}ftyp", "AVIF or HEIC"),
     ("BM", "a BMP that has not 24 bits per pixel"),
 )
 _SERVED = "; serving reads JPEG (RGB or gray), PNG and BMP with 24 bits per pixel"

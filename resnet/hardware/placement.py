@@ -100,7 +100,7 @@ def environment(
 ) -> dict[str, str | None]:
     """Returns what to change in the environment before TensorFlow is imported.
 
-    It is that of `environment.TABLE` for a rank; None removes a variable. OpenMP
+    It is that of `environment.changes` for a rank; None removes a variable. OpenMP
     threads spin for `kmp_blocktime` ms before they sleep.
     """
     numbers: dict[str, object] = {

@@ -42,10 +42,17 @@ class LoneWatchdog:
                 shutil.rmtree(scratch_dir.path(), ignore_errors=True)
                 os._exit(1)
 
-    def report_status(self, status: str, *kind: bool) -> None:
+    def report_status(
+        self, status: str, is_timed: bool, waits_for_others: bool
+    ) -> None:
         """Notes what the process does now, as `WatchdogClient.report_status`."""
-        names = ("is_timed", "waits_for_others")
-        self._me.update({"status": status, **dict(zip(names, kind, strict=True))})
+        self._me.update(
+            {
+                "status": status,
+                "is_timed": is_timed,
+                "waits_for_others": waits_for_others,
+            }
+        )
 
     def lift_time_limit(self) -> None:
         """Notes that what the process does now may take long."""
