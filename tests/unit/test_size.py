@@ -6,10 +6,10 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 39_500,
-    "product modules": 270,
+    "product lines": 40_600,
+    "product modules": 275,
     "lab lines": 3_050,
-    "test lines": 42_000,
+    "test lines": 42_500,
 }
 
 
