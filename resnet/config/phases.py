@@ -98,7 +98,7 @@ class PhaseSettings:
     min_crop_area: float = recipe_setting(
         0.08,
         "The smallest fraction of an image's area that a random resized crop takes;"
-        " MIN_OBJECT_COVERED overrules a smaller one.",
+        " below 0.1 it acts as 0.1.",
         bounds=(1e-9, 1),
     )
     random_augment: float = setting(

@@ -140,7 +140,7 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         topic=topics.EVALUATION,
     )
     eval_views: str = recipe_setting(
-        "center", "The views whose mean evaluation counts.", names=tuple(VIEWS)
+        "center", "Test-time augmentation of evaluations (--views).", names=tuple(VIEWS)
     )
     batch_norm_momentum: float = setting(
         0.95,
