@@ -49,6 +49,7 @@ class Settings:
         "Source folder: images in train/ and validation/, or the archives of ImageNet"
         " or CIFAR-10.",
         unset="none",
+        elsewhere="data_dir input_dir src",
     )
     tfds_name: str | None = setting(
         None,
@@ -71,7 +72,10 @@ class Settings:
         unset="the only one",
     )
     local_scratch_dir: str | None = setting(
-        None, "Output folder for the record files.", unset="required"
+        None,
+        "Output folder for the record files.",
+        unset="required",
+        elsewhere="out output out_dir output_dir records dst",
     )
     num_processes: int = setting(
         0,

@@ -17,6 +17,7 @@ import numpy as np
 
 from data_prep.records.class_names import check_known, normalized
 from data_prep.records.manifest import RecordSet
+from resnet.base import names
 from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
 from resnet.config import recipe_file
@@ -140,8 +141,7 @@ class Network:
         own, where = self.config.class_names, records.record_set.records_dir
         check_known(records.class_names, own, where, "the network")
         if split not in records.num_examples:
-            known = ", ".join(records.num_examples)
-            raise UserError(f"split must be one of {known}; got {split!r}.")
+            raise UserError(names.unknown("split", split, records.num_examples))
         _require_positive("batch_size", batch_size)
         alone = Communicator(ProcessInfo())
         config = dataclasses.replace(
@@ -297,7 +297,8 @@ def build(
         TypeError: If there is no such setting.
     """
     if name not in MODELS:
-        raise UserError(f"expected a network among {', '.join(MODELS)}; got {name!r}")
+        listing = "resnet.network_names()"
+        raise UserError(names.unknown("the network", name, MODELS, listing))
     class_names = _class_names(classes)
     chosen = recipe_file.get(recipe)
     if chosen.model != name:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from absl import flags
 
-from resnet.base import settings
+from resnet.base import names, settings
 from resnet.base.errors import UserError
 from resnet.base.output import print_result
 from resnet.base.settings import Declaration
@@ -144,6 +144,8 @@ def parse(
     parsed = _flag_values(of_program)
     try:
         arguments = parsed(list(argv))[1:]
+    except flags.UnrecognizedFlagError as error:
+        raise UserError(_unknown_flag(error.flagname, of_program)) from error
     except flags.Error as error:
         sentence = _in_plain_words(str(error), parsed)
         raise UserError(f"{sentence} --help lists the flags.") from error
@@ -230,9 +232,21 @@ def _in_plain_words(problem: str, parsed: flags.FlagValues) -> str:
     )
     if match and (expected := _TYPES.get(parsed[match[1]].flag_type())):
         return f"--{match[1]} must be {expected}; got {match[2]!r}."
-    # Absl has a space before the question mark.
-    sentence = problem.strip().rstrip(".").replace(" ?", "?")
-    return sentence if sentence.endswith("?") else f"{sentence}."
+    return f"{problem.strip().rstrip('.')}."
+
+
+def _unknown_flag(name: str, of_program: list[Entry]) -> str:
+    """Returns the sentence about a flag that there isn't, with the nearest ones."""
+    listed = [entry for entry in of_program if not entry.declaration.hidden]
+    listed.sort(key=lambda entry: not entry.common)
+    synonyms = {
+        other: entry.flag
+        for entry in listed
+        for other in entry.declaration.elsewhere.split()
+    }
+    meant = names.nearest(name, [entry.flag for entry in listed], synonyms)
+    question = names.did_you_mean([f"--{flag}" for flag in meant])
+    return f"there is no flag --{name}.{question} --help lists the flags."
 
 
 def version() -> str:

@@ -9,7 +9,7 @@ from resnet.base.errors import UserError
 
 UNITS = "steps, epochs or minutes, such as 500steps, 2epochs or 10minutes"
 UNITS_OF_STEPS = "steps or epochs, such as 500steps or 2epochs"
-_FORM = re.compile(r"(\d{1,12}(?:\.\d{1,12})?) ?(steps?|epochs?|minutes?|)")
+_FORM = re.compile(r"(\d{1,12}(?:\.\d{1,12})?) ?(steps?|epochs?|minutes?)")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def parse(text: str, flag: str, units: str = UNITS) -> Interval:
     """Returns the interval in a text such as `10minutes`; another is a UserError."""
     match = _FORM.fullmatch(text.strip())
     length = Fraction(match[1]) if match else Fraction(0)
-    unit = (match[2].rstrip("s") if match else "") or "step"
+    unit = match[2].rstrip("s") if match else ""
     if (
         length <= 0
         or (unit == "step" and length.denominator != 1)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from resnet.base import intervals
+from resnet.base import intervals, names
 from resnet.base.errors import UserError
 
 LARGEST_COUNT = 2**31
@@ -43,6 +43,7 @@ class Declaration:
     flag: str | None = ""  # If it isn't the field's name; None for no flag.
     short_flag: str = ""  # The letter of the flag's short form; empty for none.
     aliases: tuple[tuple[str, str], ...] = ()  # Unlisted flags, and a letter or "".
+    elsewhere: str = ""  # Names of the flag in other programs, which an error explains.
     decides_the_result: bool = True  # A run can't be resumed with another.
     decisive_part: Callable[[Any], Any] = lambda value: value  # Of the value.
 
@@ -108,8 +109,8 @@ def validate_overrides(overrides: Mapping[str, Any], *kinds: type) -> list[str]:
 
 def problems_of_value(value: Any, flag: str, declaration: Declaration) -> list[str]:
     """Returns a sentence about the value of a flag, such as "--steps", if wrong."""
-    if requirement := violated_requirement(declaration, value):
-        return [f"{flag} must be {requirement}; got {value}."]
+    if problem := _problem(flag, value, declaration):
+        return [problem]
     if declaration.interval_units and value:
         try:
             intervals.parse(value, flag, declaration.interval_units)
@@ -122,22 +123,27 @@ def problems_of(values: Any, described: str) -> list[str]:
     """Returns a sentence about each value of a dataclass that isn't allowed."""
     kind: Any = type(values)
     declared = declarations(kind)
-    return [
-        f"{name} of {described} must be {requirement}; got {getattr(values, name)}."
+    problems = (
+        _problem(f"{name} of {described}", getattr(values, name), declaration)
         for name, declaration in declared.items()
-        if (requirement := violated_requirement(declaration, getattr(values, name)))
-    ]
+    )
+    return list(filter(None, problems))
 
 
-def violated_requirement(declaration: Declaration, value: Any) -> str:
-    """Returns the requirement, in words, that a value violates; None violates none."""
+def _problem(what: str, value: Any, declaration: Declaration) -> str:
+    """Returns a sentence if a value isn't allowed; None is."""
     if value is None:
         return ""
     if declaration.names and value not in declaration.names:
-        return f"one of {', '.join(declaration.names)}"
-    if not declaration.bounds:
-        return ""
-    low, high = declaration.bounds
+        return names.unknown(what, value, declaration.names, "--helpfull")
+    if declaration.bounds and (limits := _violated(declaration.bounds, value)):
+        return f"{what} must be {limits}; got {value}."
+    return ""
+
+
+def _violated(bounds: tuple[float, float], value: Any) -> str:
+    """Returns the bounds, in words, that a value violates."""
+    low, high = bounds
     if low <= value <= high and value < math.inf:  # False for NaN.
         return ""
     if high == math.inf and value == math.inf:

@@ -48,6 +48,7 @@ class Config(TrainingSettings):
     accumulation_steps: int = setting(
         1,
         "The micro-batches per rank and step that gradients are accumulated over.",
+        elsewhere="grad_accum gradient_accumulation_steps accum_iter",
         bounds=COUNT,
         topic=topics.RATES,
     )
@@ -82,6 +83,7 @@ class Config(TrainingSettings):
         "",
         "What to initialize the weights from: a run's folder, a checkpoint, a file"
         " (.safetensors, .npz, .pt or .pth), or a checkpoint of the TPU recipe.",
+        elsewhere="pretrained weights init_checkpoint resume",
         topic=topics.CHECKPOINTS,
         common=True,
         unset="random",
@@ -89,6 +91,7 @@ class Config(TrainingSettings):
     data_dir: str = changeable_setting(
         "",
         "The folder of a data set, also of TensorFlow Datasets or the TPU scripts.",
+        elsewhere="data data_path dataset dataset_dir records",
         topic=topics.DATA,
         common=True,
         unset="required",
@@ -96,6 +99,7 @@ class Config(TrainingSettings):
     model_dir: str = changeable_setting(
         "",
         "The folder of the run: its settings, logs and checkpoints.",
+        elsewhere="output out_dir output_dir save_dir log_dir logdir",
         topic=topics.DATA,
         common=True,
         unset="required",
@@ -115,6 +119,7 @@ class Config(TrainingSettings):
     eval_every: str = changeable_setting(
         "",
         "How often to evaluate, such as 500steps or 4epochs; unset, at the end.",
+        elsewhere="eval_freq eval_interval eval_steps val_interval",
         interval_units=intervals.UNITS_OF_STEPS,
         common=True,
         unset="at the end",
@@ -147,6 +152,7 @@ class Config(TrainingSettings):
         "How often to save a checkpoint, such as 500steps, 2epochs or 10minutes. While"
         " one is written, the newest replaces those that wait: short intervals skip"
         " some.",
+        elsewhere="save_every save_freq save_steps checkpoint_freq",
         interval_units=intervals.UNITS,
         topic=topics.CHECKPOINTS,
         common=True,
@@ -169,6 +175,7 @@ class Config(TrainingSettings):
         "float32",
         "The precision of computation, one of {names}: bf16 is bfloat16 with float32"
         " weights, auto what is measured to be faster here.",
+        elsewhere="amp dtype bf16 fp16 mixed_precision",
         names=("float32", "bf16", "auto"),
         synonyms=(("bfloat16", "bf16"),),
         topic=topics.MACHINE,
@@ -177,6 +184,7 @@ class Config(TrainingSettings):
     num_parallel_calls: int = changeable_setting(
         0,
         "The number of threads per rank that decode images; 0 takes one per processor.",
+        elsewhere="workers num_workers j",
         bounds=(0, 4096),
         topic=topics.MACHINE,
     )

@@ -56,6 +56,7 @@ class PhaseSettings:
         "The weight decay: L2, or with --optimizer=sgdw or adamw decoupled. Batch"
         " normalization's parameters don't decay, unless the recipe has"
         " decay_batch_norm; nor do biases with LARS, and convolutions with Muon.",
+        elsewhere="wd l2",
         bounds=AT_LEAST_ZERO,
         topic=topics.RATES,
         common=True,

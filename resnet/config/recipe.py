@@ -95,6 +95,7 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
         help="The network to train, one of {names}.",
         names=tuple(MODELS),
         aliases=(("network", "n"),),  # Of sands-lab/layer-wise-aaai20.
+        elsewhere="arch backbone net",
         common=True,
     )
     resnet_variant: str = setting(
@@ -122,12 +123,14 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     )
     image_size: int = setting(
         help="The side in pixels of the images in training and evaluation.",
+        elsewhere="img_size imgsz resolution crop_size",
         bounds=(SMALLEST_IMAGE, LARGEST_IMAGE),
     )
     global_batch_size: int = setting(
         help="The number of examples in one step, over all ranks.",
         bounds=COUNT,
         flag="train_batch_size",
+        elsewhere="bs b",
         common=True,
     )
     eval_crop_fraction: float = recipe_setting(
@@ -201,6 +204,7 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     clip_norm: float = setting(
         0.0,
         "The global norm to which larger gradients are clipped; 0 turns it off.",
+        elsewhere="clip_grad max_grad_norm gradient_clip_val",
         bounds=AT_LEAST_ZERO,
         topic=topics.RATES,
     )

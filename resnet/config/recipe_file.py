@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from resnet.base import json_file
+from resnet.base import json_file, names
 from resnet.base.errors import UserError
 from resnet.base.settings import problems_of
 from resnet.config.phases import end_of_schedule
@@ -31,8 +31,8 @@ def get(name: str) -> Recipe:
         return read(Path(name))
     if name not in RECIPES:
         raise UserError(
-            f"expected a recipe among {', '.join(sorted(RECIPES))}, or a recipe file,"
-            f" *.json; got {name!r}"
+            names.unknown("the recipe", name, RECIPES, "--list_recipes")
+            + " It can also be a recipe file, *.json."
         )
     return RECIPES[name]
 
@@ -56,8 +56,9 @@ def _recipe(values: dict[str, Any]) -> Recipe:
             raise UserError('it needs a "name" of its own')
         base = json_file.converted(str, base, "'based_on'")
         if base not in RECIPES:
-            known = ", ".join(sorted(RECIPES))
-            raise UserError(f"it can be based_on {known}; got {base!r}")
+            raise UserError(
+                names.unknown("'based_on'", base, RECIPES, "--list_recipes")
+            )
         # Three fields describe the source's numbers, which the file changes.
         described = {"source": f"{base}, changed", "published": "", "deviations": ()}
         values = {**vars(RECIPES[base]), **described, **values}
@@ -68,12 +69,12 @@ def _problems(recipe: Recipe, values: dict[str, Any]) -> Iterator[str]:
     """Yields a sentence about each part that is wrong, or doesn't fit the others."""
     if not recipe.phases or recipe.phases[0].schedule is None:
         yield "it needs at least one phase, and its first phase needs a schedule"
-    names = [recipe.name, *(phase.name for phase in recipe.phases)]
-    for text in (*names, recipe.source, recipe.published, *recipe.deviations):
+    own_names = [recipe.name, *(phase.name for phase in recipe.phases)]
+    for text in (*own_names, recipe.source, recipe.published, *recipe.deviations):
         if not text.isprintable():
             yield f"each of its texts must be a line of text; got {text!r}"
-    if not all(map(str.strip, names)):
-        yield f"the names of a recipe and its phases must not be empty; got {names}"
+    if not all(map(str.strip, own_names)):
+        yield f"the names of a recipe and its phases must not be empty; got {own_names}"
     if recipe.name in RECIPES:
         yield f"its name must be its own; {recipe.name} is another recipe's"
     yield from problems_of(recipe, f"the recipe {recipe.name}")
@@ -107,8 +108,7 @@ def _problems_of_schedule(
             f'{described} must have boundaries if its decay is "steps", and only then;'
             f" got decay {schedule.decay!r} and {len(schedule.boundaries)} boundaries"
         )
-    names = ["end_value", "init_value"][: 1 + bool(schedule.warmup_length)]
-    for name in names:
+    for name in ["end_value", "init_value"][: 1 + bool(schedule.warmup_length)]:
         if (value := getattr(schedule, name)) > schedule.peak_value:
             yield (
                 f"{name} of {described} must be at most its peak_value; got {value} and"

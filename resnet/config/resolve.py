@@ -28,6 +28,7 @@ class ScheduleOverrides:
     train_steps: int | None = setting(
         None,
         "The length of the training in steps.",
+        elsewhere="max_steps",
         bounds=COUNT,
         topic=topics.RECIPE,
         common=True,
@@ -35,6 +36,7 @@ class ScheduleOverrides:
     train_epochs: float | None = setting(
         None,
         "The length of the training in epochs, instead of --train_steps.",
+        elsewhere="epochs num_epochs max_epochs",
         bounds=(1e-9, 1e6),
         topic=topics.RECIPE,
         common=True,
@@ -49,6 +51,7 @@ class ScheduleOverrides:
     peak_learning_rate: float | None = setting(
         None,
         "The learning rate after the warmup; unset, the recipe's for the batch size.",
+        elsewhere="lr learning_rate max_lr",
         bounds=ABOVE_ZERO,
         topic=topics.RATES,
         common=True,

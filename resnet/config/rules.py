@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from resnet.base import settings
+from resnet.base import names, settings
 from resnet.base.errors import UserError
 from resnet.config import phases
 from resnet.config.compression import METHODS, CompressionSettings
@@ -287,16 +287,15 @@ def problems_of(config: Config) -> list[str]:
         )
     for phase in config.phases:
         problems += _problems_of_phase(phase)
-    names = [phase.name for phase in config.phases]
-    listed = ", ".join(names)
-    if len(set(names)) < len(names):
+    of_phases = [phase.name for phase in config.phases]
+    if len(set(of_phases)) < len(of_phases):
         problems.append(
-            f"the phases of a recipe must have different names; got {listed}."
+            "the phases of a recipe must have different names; got"
+            f" {', '.join(of_phases)}."
         )
-    if config.first_phase in ("", *names):
+    if config.first_phase in ("", *of_phases):
         return problems + broken(config)
-    problem = f"--first_phase must be one of {listed}; got {config.first_phase}."
-    return [*problems, problem]
+    return [*problems, names.unknown("--first_phase", config.first_phase, of_phases)]
 
 
 def _problems_of_phase(phase: Phase) -> list[str]:

@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from resnet.base import names
 from resnet.base.errors import UserError
 from resnet.config.networks import MODELS
 from resnet.models.options import NetworkOptions
@@ -22,7 +23,7 @@ def build(
     ValueError if the classifier lacks the biases for an initial logit.
     """
     if name not in MODELS:
-        raise UserError(f"expected a model among {', '.join(MODELS)}; got {name!r}")
+        raise UserError(names.unknown("the network", name, MODELS, "--helpfull"))
     import keras
 
     from resnet.models.initialization import initialize, initialize_last_bias

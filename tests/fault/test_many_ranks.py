@@ -19,7 +19,7 @@ END_SECONDS = 900.0
 STEPS = 6
 FLAGS = (
     *("--recipe=digits", smallest.FLAG, f"--train_steps={STEPS}", "--warmup_steps=2"),
-    *("--log_step_count_steps=2", "--checkpoint_every=3", "--eval_every=6"),
+    *("--log_step_count_steps=2", "--checkpoint_every=3steps", "--eval_every=6steps"),
     *("--num_intra_threads=1", "--num_parallel_calls=1"),
     *(f"--train_batch_size={NUM_RANKS}", f"--eval_batch_size={NUM_RANKS}"),
 )

@@ -28,7 +28,7 @@ FLAGS = (
     f"--train_batch_size={BATCH}",
     "--warmup_steps=0",
     "--log_step_count_steps=2",
-    "--checkpoint_every=5",
+    "--checkpoint_every=5steps",
     "--num_intra_threads=1",
     "--mode=train",
 )

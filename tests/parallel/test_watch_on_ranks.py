@@ -26,7 +26,7 @@ def stopped_run(run, folders, tmp_path) -> Path:
         "--train_batch_size=6",
         "--warmup_steps=0",
         "--train_steps=1000",
-        "--eval_every=2",
+        "--eval_every=2steps",
         "--stop_at_top1=0.01",
         *folders,
     )

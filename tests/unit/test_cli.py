@@ -15,7 +15,9 @@ from resnet.base.settings import COUNT, setting
 class Length:
     TOPIC: ClassVar[str] = "Time"
 
-    steps: int = setting(10, "The steps.", bounds=COUNT, common=True)
+    steps: int = setting(
+        10, "The steps.", bounds=COUNT, common=True, elsewhere="length max_steps"
+    )
     every: str = setting("", "How often.", interval_units="steps", unset="never")
     nodes: tuple[int, ...] = setting((1, 2), "The nodes.")
 
@@ -77,7 +79,11 @@ def test_the_first_of_two_flags_with_one_name_counts_and_kinds_can_be_cut():
         ("--way=c", "--way must be one of a, b; got c"),
         ("--every=x", "--every must be a number of steps"),
         ("--nodes=1,x", "--nodes must be whole numbers"),
-        ("--stepz=1", "Did you mean: steps?"),
+        ("--stepz=1", "no flag --stepz. Did you mean --steps?"),
+        ("--size=1", "Did you mean --image_size?"),
+        ("--length=1", "Did you mean --steps?"),
+        ("--lenght=1", "Did you mean --steps?"),
+        ("--zzz=1", "there is no flag --zzz. --help lists the flags."),
         ("word", "expected only flags"),
     ],
 )

@@ -34,7 +34,7 @@ def records(tmp_path_factory, write_tiny_set) -> RecordFiles:
 @pytest.fixture(scope="module")
 def run(make_config, records) -> Callable[..., None]:
     """A function that trains a narrow network in a folder."""
-    given = {"model": "airbench94", "checkpoint_every": "3", **LOOKAHEAD}
+    given = {"model": "airbench94", "checkpoint_every": "3steps", **LOOKAHEAD}
     train = small_training.runner(make_config, records)
 
     def run_narrow(model_dir, **changes) -> None:

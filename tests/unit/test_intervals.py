@@ -12,7 +12,7 @@ from resnet.base.intervals import Interval
 @pytest.mark.parametrize(
     ("text", "length", "unit"),
     [
-        ("500", 500, "step"),
+        ("500steps", 500, "step"),
         ("1 step", 1, "step"),
         ("0.5epochs", Fraction(1, 2), "epoch"),
         (" 10 minutes ", 10, "minute"),
@@ -28,7 +28,7 @@ def test_a_length_has_one_of_three_units(text, length, unit):
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "0", "-1", "2.5", "2.5 steps", "daily", "1 hour", "0 epochs", "nan"),
+        *("", "0", "1", "500", "-1", "2.5 steps", "daily", "1 hour", "0 epochs", "nan"),
         *("9" * 400, "9" * 5000, f"0.{'1' * 400} epochs"),
     ],
 )
@@ -38,7 +38,7 @@ def test_anything_else_is_refused_with_examples(text):
 
 
 def test_where_minutes_make_no_sense_they_are_refused_too():
-    for text in ("500", "2epochs"):
+    for text in ("500 steps", "2epochs"):
         interval = intervals.parse(text, "--every", intervals.UNITS_OF_STEPS)
         assert interval == intervals.parse(text, "--every")
     with pytest.raises(UserError, match=r"number of steps or epochs, .*'10 minutes'"):
@@ -53,7 +53,7 @@ def ends(text: str, num_steps: int, examples: int, batch_size: int) -> list[int]
 
 
 def test_steps_and_epochs_end_where_they_should():
-    assert ends("3", 10, 100, 7) == [3, 6, 9]
+    assert ends("3steps", 10, 100, 7) == [3, 6, 9]
     # An epoch of 12 examples is 2.4 steps of 5: ends within steps 3, 5, 8, 10 and 12.
     assert ends("1 epoch", 12, 12, 5) == [3, 5, 8, 10, 12]
     assert ends("2 epochs", 12, 12, 5) == [5, 10]
@@ -71,7 +71,7 @@ def test_as_many_epochs_end_as_are_done(epochs, examples, batch_size):
 
 
 @given(
-    st.sampled_from(["1", "3", "0.125 epochs", "1 epoch", "2.5 epochs"]),
+    st.sampled_from(["1 step", "3steps", "0.125 epochs", "1 epoch", "2.5 epochs"]),
     st.integers(1, 60),
     st.integers(1, 80),
 )

@@ -66,8 +66,8 @@ def records(tmp_path_factory: pytest.TempPathFactory, write_set) -> Path:
     ("flags", "words"),
     [
         ("--use_tpu=True", "--use_tpu must be False"),
-        ("--recipe=tpu_90ep", "expected a recipe among"),
-        ("--resnet_depth=51", "--model must be one of resnet8, resnet20, "),
+        ("--recipe=tpu_90ep", "Did you mean tpu_90ep_24k or tpu_90ep_8k?"),
+        ("--resnet_depth=51", "got resnet51. Did you mean resnet50"),
         ("--model=resnet18 --resnet_depth=50", "name two networks"),
         ("--train_steps=10 --warmup_steps=10", "the warmup must end before"),
         ("--weight_decay=tiny", "--weight_decay must be a number; got 'tiny'."),

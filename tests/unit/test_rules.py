@@ -195,7 +195,7 @@ def test_values_of_a_phase_are_refused_by_its_name(changes, words):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": "vgg"}, "model of the recipe digits must be one of resnet"),
+        ({"model": "vgg"}, "model of the recipe digits must be one of the"),
         ({"channel_mean": (0.5,)}, "must be three numbers each"),
         ({"channel_stddev": (0.2, 0.2, 0.0)}, "above 0; got"),
     ],

@@ -51,7 +51,9 @@ def run(make_config, tmp_path_factory, write_tiny_set) -> Callable[..., bool]:
 def whole(run, tmp_path_factory) -> pathlib.Path:
     """The folder of a run of 6 steps without interruption."""
     model_dir = tmp_path_factory.mktemp("whole")
-    run(model_dir, checkpoint_every="3", eval_every="4", mode="train_and_eval")
+    run(
+        model_dir, checkpoint_every="3steps", eval_every="4steps", mode="train_and_eval"
+    )
     return model_dir
 
 
@@ -102,7 +104,7 @@ def test_lines_are_written_when_they_are_due_and_the_graph_is_made_once(
         return made[-1]
 
     monkeypatch.setattr(loop, "TrainStep", remember)
-    run(tmp_path, weight_decay=0.0, eval_every="2", mode="train_and_eval")
+    run(tmp_path, weight_decay=0.0, eval_every="2steps", mode="train_and_eval")
     (step,) = made
     assert step._step.experimental_get_tracing_count() == 1
     found, expected = lines(every_fourth, "train"), lines(tmp_path, "train")
@@ -134,7 +136,7 @@ def test_lines_are_synced_before_a_checkpoint(run, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(metrics_log.MetricsLog, "sync", lambda log: seen.append(0))
     monkeypatch.setattr(manager.CheckpointWriter, "submit", lambda *_: seen.append(1))
-    run(tmp_path, checkpoint_every="1", train_steps=2, warmup_steps=0)
+    run(tmp_path, checkpoint_every="1steps", train_steps=2, warmup_steps=0)
     assert seen == [0, 1, 0, 1]
 
 
@@ -155,7 +157,7 @@ def test_saves_are_not_in_the_images_per_second(run, tmp_path, monkeypatch):
 
     monkeypatch.setattr(TrainState, "end_step", timed_step)
     facts = {"model": smallest.NETWORK, "log_step_count_steps": 3}
-    run(tmp_path, checkpoint_every="1", **facts)
+    run(tmp_path, checkpoint_every="1steps", **facts)
     # 6 images in 2 s; the first step isn't timed.
     speeds = [line["images_per_second"] for line in lines(tmp_path, "train")]
     assert speeds == [3.0, 3.0]
@@ -190,7 +192,7 @@ def test_a_run_that_diverges_saves_no_such_number_and_says_what_made_it(run, tmp
     rates = {"base_learning_rate": 1e30, "peak_learning_rate": 1e30}
     words = "the training has diverged.*diverged-step-0000"
     with pytest.raises(AgreedFailure, match=words):
-        run(tmp_path, **rates, checkpoint_every="1")
+        run(tmp_path, **rates, checkpoint_every="1steps")
     assert saved_steps(tmp_path)
     for step in saved_steps(tmp_path):
         for name, value in tensors.load(tmp_path, step).tensors.items():
@@ -220,7 +222,7 @@ def test_an_average_that_is_not_finite_is_not_saved_and_older_checkpoints_stay(
 
     monkeypatch.setattr(TrainState, "end_step", end_and_damage)
     with pytest.raises(AgreedFailure, match="after step 4 is not finite on rank 0"):
-        run(tmp_path, model=smallest.NETWORK, ema_decay=0.5, checkpoint_every="1")
+        run(tmp_path, model=smallest.NETWORK, ema_decay=0.5, checkpoint_every="1steps")
     assert saved_steps(tmp_path)[-1] == 3
 
 

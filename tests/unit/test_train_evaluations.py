@@ -40,7 +40,7 @@ def run(make_config, tmp_path_factory, write_tiny_set) -> Callable[..., bool]:
     ("eval_every", "steps"),
     [
         ("", [6]),
-        ("4", [4, 6]),
+        ("4steps", [4, 6]),
         ("1epoch", [2, 4, 6]),  # Two steps of 6 examples are an epoch of 12.
         ("0.5 epochs", [1, 2, 3, 4, 5, 6]),
     ],
@@ -58,7 +58,7 @@ def test_evaluations_are_due_as_the_settings_say_and_at_the_end(
 def averaged(run, tmp_path_factory) -> pathlib.Path:
     """The folder of a run with a moving average of the weights, evaluated twice."""
     model_dir = tmp_path_factory.mktemp("averaged")
-    run(model_dir, **NETWORK, ema_decay=0.5, eval_every="4", mode="train_and_eval")
+    run(model_dir, **NETWORK, ema_decay=0.5, eval_every="4steps", mode="train_and_eval")
     return model_dir
 
 
@@ -98,7 +98,7 @@ def test_an_evaluation_of_outputs_that_are_not_finite_ends_the_run(
     monkeypatch.setattr(TrainState, "end_step", end_and_damage)
     words = "the raw weights after step 4 has failed.* not for 12 of 12 images"
     with pytest.raises(AgreedFailure, match=words):
-        run(tmp_path, **NETWORK, eval_every="2", mode="train_and_eval")
+        run(tmp_path, **NETWORK, eval_every="2steps", mode="train_and_eval")
     assert [line["step"] for line in lines(tmp_path, "eval")] == [2]
 
 
@@ -121,7 +121,7 @@ def test_a_run_ends_when_it_is_good_enough_and_then_has_nothing_left_to_do(
     def run_with(*found: float, **changes: Any) -> list[int]:
         evaluator = Top1s(*found)
         monkeypatch.setattr(evaluations, "Evaluator", evaluator)
-        facts = {**NETWORK, "mode": "train_and_eval", "eval_every": "1"}
+        facts = {**NETWORK, "mode": "train_and_eval", "eval_every": "1steps"}
         assert run(tmp_path, **facts, **changes)  # It is complete.
         assert evaluator.left == []
         return [line["step"] for line in lines(tmp_path, "eval")]
@@ -139,7 +139,7 @@ def test_a_trial_is_evaluated_only_if_it_is_asked_to(run, tmp_path, monkeypatch)
     monkeypatch.setattr(evaluations, "Evaluator", evaluator)
     assert not run(tmp_path, **facts, stop_after_steps=2)
     assert evaluator.left == [0.25]
-    assert not run(tmp_path, **facts, eval_every="2", stop_after_steps=2)
+    assert not run(tmp_path, **facts, eval_every="2steps", stop_after_steps=2)
     assert evaluator.left == []
     assert saved_steps(tmp_path)[-1] == 2
 
@@ -154,7 +154,11 @@ class Fails(Top1s):
 def test_an_evaluation_that_was_interrupted_is_done_again_and_no_step_with_it(
     run, tmp_path, monkeypatch
 ):
-    facts = {"model": smallest.NETWORK, "mode": "train_and_eval", "eval_every": "2"}
+    facts = {
+        "model": smallest.NETWORK,
+        "mode": "train_and_eval",
+        "eval_every": "2steps",
+    }
     monkeypatch.setattr(evaluations, "Evaluator", Fails())
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, **facts)

@@ -106,7 +106,7 @@ def run(numbered_set) -> Callable[..., None]:
         given = {
             "mode": "train",
             "log_step_count_steps": 1,
-            "checkpoint_every": "1000",
+            "checkpoint_every": "1000steps",
             "keep_checkpoints": 1,
             "model_dir": str(model_dir),
             **given,
@@ -187,7 +187,7 @@ def test_a_run_that_mixes_accumulates_and_compresses_resumes_bit_for_bit(
     # Otherwise only the newest checkpoint has the residuals.
     monkeypatch.setattr(integrity, "drop_rank_files", lambda folder: None)
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    settings = {"checkpoint_every": "4", "accumulation_steps": 3, "ratio": 0.05}
+    settings = {"checkpoint_every": "4steps", "accumulation_steps": 3, "ratio": 0.05}
     settings |= {"compress": "layerwise", "method": "topk", "error_feedback": True}
     run(whole, FULL, keep_checkpoints=9, **settings)
     shutil.copytree(of_step(whole, 4), of_step(resumed, 4))
