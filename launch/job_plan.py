@@ -18,7 +18,7 @@ from resnet.config.config import Derived
 from resnet.config.recipe import Recipe
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import resolve
-from resnet.config.rules import check_ranks
+from resnet.config.rules import check_start
 from resnet.hardware import placement
 
 _TRAINING = "resnet/resnet_main.py"
@@ -252,7 +252,7 @@ def _resolve(
         request.class_names or ("?",),
     )
     num_parts = explain.num_parts(config, num_ranks)
-    check_ranks(config, num_parts)
+    check_start(request.recipe, config, num_parts)
     run = Derived(config, num_parts, len(request.class_names))
     if not memory_bytes or request.overrides.get("accumulation_steps") is not None:
         return run, []

@@ -43,7 +43,7 @@ from resnet.config.config import Config, Derived, save_config
 from resnet.config.recipe import Recipe
 from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
-from resnet.config.rules import check_ranks
+from resnet.config.rules import check_start
 from resnet.data import record_sets
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.export.end_of_training import check as check_export
@@ -211,7 +211,8 @@ def resolve_settings(
             **record_sets.digests(record_set),
         )
         splits = run_plan.splits_to_read(config, contents)
-        check_ranks(config, explain.num_parts(config, communicator.num_ranks))
+        num_parts = explain.num_parts(config, communicator.num_ranks)
+        check_start(recipe, config, num_parts)
         record_sets.check_num_classes(config.data_dir, split)
         if require_mixed:
             class_mixing.check_mixing(split)

@@ -250,6 +250,7 @@ class Recipe(TrainingSettings):
     scaling: str = recipe_setting("linear", names=("linear", "root", "none"))
     # What batch normalization's statistics are over in the source; 0 if it isn't known.
     rank_batch_size: int = recipe_setting(0, bounds=COUNT_OR_ZERO)
+    needs_weights: bool = False  # Whether it is for trained --initial_weights.
     published: str = ""  # The accuracy that the source reports.
     deviations: tuple[str, ...] = ()  # How a run deviates from the source.
 

@@ -360,6 +360,17 @@ def num_workers(num_ranks: int, num_servers: int) -> int:
     return workers
 
 
+def check_start(recipe: Recipe, config: Config, num_ranks: int) -> None:
+    """Refuses a run without the weights that its recipe needs, or by `check_ranks`."""
+    if recipe.needs_weights and not config.initial_weights:
+        raise UserError(
+            f"the recipe {recipe.name} trains a network further, and needs"
+            " --initial_weights, such as a run's folder or a file of weights; got none."
+            " Name them, or take a recipe that trains from scratch."
+        )
+    check_ranks(config, num_ranks)
+
+
 def check_ranks(config: Config, num_ranks: int) -> None:
     """Refuses a global batch that the ranks, or workers, can't share."""
     batch = config.global_batch_size

@@ -13,7 +13,7 @@ from resnet.config import explain
 from resnet.config.config import Config, Derived
 from resnet.config.recipe import Recipe
 from resnet.config.resolve import resolve
-from resnet.config.rules import check_ranks
+from resnet.config.rules import check_ranks, check_start
 from resnet.exchange import plan as exchange_plan
 from resnet.metrics import figure
 from resnet.runtime import startup
@@ -45,7 +45,10 @@ def print_plan(
     if config.initial_weights:
         weight_files.kind_of(pathlib.Path(config.initial_weights))
     derived = Derived(config, explain.num_parts(config, num_ranks))
-    check_ranks(config, derived.num_parts)
+    if data_dir:
+        check_start(recipe, config, derived.num_parts)
+    else:  # Nothing is to start yet.
+        check_ranks(config, derived.num_parts)
     if plot_file:
         drawn = figure.schedule(derived)
         figure.write(drawn, pathlib.Path(plot_file), "--explain_plot")

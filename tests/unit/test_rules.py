@@ -8,13 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnet.base.errors import UserError
-from resnet.config import networks, rules
+from resnet.config import networks, recipe_file, rules
 from resnet.config.compression import CompressionSettings
 from resnet.config.config import Config
 from resnet.config.recipe import Recipe, RecipePhase
 from resnet.config.recipes import digits, imagenet, imagenette
 from resnet.config.resolve import resolve
-from resnet.config.rules import Excludes, broken, check_ranks, problems_of_overrides
+from resnet.config.rules import (
+    Excludes,
+    broken,
+    check_ranks,
+    check_start,
+    problems_of_overrides,
+)
 from resnet.config.schedules import Schedule
 from tests.unit.resolved_phases import COLLAPSE, TPU, TWO_PHASES
 
@@ -210,6 +216,17 @@ def test_a_network_for_one_image_size_excludes_progressive_sizes():
     assert "alexnet needs images of the same size in all phases" in sentence
     assert "got 96, 128, 160, 176 pixels" in sentence
     resolved(model="alexnet", image_size=32)
+
+
+def test_a_recipe_for_trained_weights_needs_them(tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text('{"based_on": "finetune", "name": "mine"}')
+    for recipe in (imagenette.FINETUNE, recipe_file.read(file)):
+        config = resolve(recipe, {}, 9469, ("a", "b"))
+        with pytest.raises(UserError, match=f"{recipe.name} .* needs --initial_wei"):
+            check_start(recipe, config, 2)
+        check_start(recipe, dataclasses.replace(config, initial_weights="RUN"), 2)
+    check_start(imagenette.IMAGENETTE, config, 2)
 
 
 def tpu_with(**changes) -> Config:

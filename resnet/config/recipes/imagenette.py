@@ -152,6 +152,7 @@ FINETUNE = _of_imagenette(
             layer_rates="classifier:10",
         ),
     ),
+    needs_weights=True,
 )
 
 RECIPES = (IMAGENETTE, IMAGENETTE_BEST, IMAGENETTE_COLLAPSE, IMAGENETTE_LARS, FINETUNE)
