@@ -28,7 +28,7 @@ import numpy as np
 from PIL import Image
 
 from data_prep.records import manifest
-from resnet.base import cli
+from resnet.base import cli, commands
 from resnet.base.errors import UserError
 from resnet.base.settings import setting
 
@@ -62,10 +62,8 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         raise UserError(f"writing {digits_dir} failed: {error}") from error
     print(f"train: {num_train:,} images, validation: {num_validation:,} images")
-    print(
-        "next:  python data_prep/imagenet_to_tfrecords.py"
-        f" --raw_data_dir={digits_dir} --local_scratch_dir=RECORDS"
-    )
+    words = f"--raw_data_dir={digits_dir}", "--local_scratch_dir=RECORDS"
+    print(f"next:  {commands.command('imagenet-to-tfrecords', *words)}")
     return 0
 
 

@@ -32,10 +32,11 @@ from resnet.base import program  # Before the imports that may fail.
 from data_prep.conversion import convert, output_folder
 from data_prep.conversion.plan import Options, Plan, make_plan
 from data_prep.records import indexing, manifest, verification
+from data_prep.records.fitting_recipe import fitting_recipe
 from data_prep.sources import raw_data, tfds
 from data_prep.sources.image_list import Source
 from data_prep.worker_processes import Progress
-from resnet.base import cli, limits
+from resnet.base import cli, commands, limits
 from resnet.base.errors import UserError, naming_failures
 from resnet.base.settings import COUNT_OR_ZERO, setting
 
@@ -103,12 +104,6 @@ class Settings:
 
 FLAGS: cli.Groups = (Settings, Options)
 
-SMALL_SET = 100_000  # Images; the hint for smaller sets names a small-batch recipe.
-_CIFAR10 = (
-    *("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse"),
-    *("ship", "truck"),
-)
-_RECIPES = {tuple("0123456789"): "digits", _CIFAR10: "cifar10"}  # By the classes.
 CORRUPT_EXIT_CODE = 1  # Exit code of --verify if it finds corrupt files or records.
 
 
@@ -223,8 +218,7 @@ def _write(plan: Plan, settings: Settings) -> str:
             *_describe(written),
             f"{rate:,.0f} images per second, {num_processes} processes",
             f"records: {plan.root}",
-            f"next:    python {_next_program(written)} --data_dir={plan.root}"
-            " --model_dir=MODEL",
+            f"next:    {_next_command(written, plan.root)}",
         )
     )
 
@@ -264,15 +258,14 @@ def _in_parentheses(counts: dict[str, int]) -> str:
     return f" ({listed})" if listed else ""
 
 
-def _next_program(written: manifest.Manifest) -> str:
-    """Returns the program to run next, with a recipe unless the default one fits."""
-    if manifest.TRAIN not in written.splits:
-        return "eval/resnet_eval.py"
-    num_images = sum(split.num_examples for split in written.splits.values())
-    recipe = " --recipe=imagenette" if num_images < SMALL_SET else ""
-    if written.class_names in _RECIPES:
-        recipe = f" --recipe={_RECIPES[written.class_names]}"
-    return f"resnet/resnet_main.py{recipe}"
+def _next_command(written: manifest.Manifest, root: pathlib.Path) -> str:
+    """Returns the training with the recipe that fits, or the evaluation of a run."""
+    name, words = "resnet-eval", [f"--data_dir={root}", "--model_dir=MODEL"]
+    if manifest.TRAIN in written.splits:
+        name = "resnet-train"
+        if recipe := fitting_recipe(written):
+            words.insert(0, f"--recipe={recipe}")
+    return commands.command(name, *words)
 
 
 def _verify(settings: Settings) -> int:

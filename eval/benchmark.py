@@ -29,7 +29,7 @@ from resnet.base import program as base_program  # Before imports that may fail.
 
 from eval import measuring
 from eval.benchmark_settings import Settings, check_batch_size
-from resnet.base import cli
+from resnet.base import cli, commands
 from resnet.base.errors import UserError
 from resnet.base.output import print_result
 from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
@@ -254,19 +254,19 @@ def sweep(settings: Settings) -> dict[str, Any]:
 
 def command(settings: Settings, num_ranks: int, num_threads: int) -> str:
     """Returns the command that trains, or evaluates, on so many ranks and threads."""
-    start = f"mpirun -np {num_ranks} python"
-    threads = f"--num_intra_threads={num_threads}"
+    words = [f"--num_intra_threads={num_threads}"]
     if settings.num_inter_threads:
-        threads += f" --num_inter_threads={settings.num_inter_threads}"
-    folders = f"--data_dir={settings.data_dir or 'RECORDS'} --model_dir=MODEL"
+        words.append(f"--num_inter_threads={settings.num_inter_threads}")
+    words += [f"--data_dir={settings.data_dir or 'RECORDS'}", "--model_dir=MODEL"]
     if settings.infer:
-        batch = f"--eval_batch_size={settings.batch_size}"
-        return f"{start} eval/resnet_eval.py {batch} {threads} {folders}"
-    flags = f"--model={settings.model} --precision={settings.precision}"
+        words.insert(0, f"--eval_batch_size={settings.batch_size}")
+        return commands.command("resnet-eval", *words, num_ranks=num_ranks)
+    of_network = [f"--model={settings.model}", f"--precision={settings.precision}"]
     if settings.image_size:
-        flags += f" --image_size={settings.image_size}"
-    batch = f"--train_batch_size={settings.batch_size}"
-    return f"{start} resnet/resnet_main.py {flags} {batch} {threads} {folders}"
+        of_network.append(f"--image_size={settings.image_size}")
+    of_network.append(f"--train_batch_size={settings.batch_size}")
+    words = of_network + words
+    return commands.command("resnet-train", *words, num_ranks=num_ranks)
 
 
 if __name__ == "__main__":

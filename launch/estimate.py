@@ -31,7 +31,7 @@ from resnet.base import program  # Before imports that may fail.
 
 from launch import estimator
 from launch.estimator import MOST_NODES, Cluster, Prediction, Workload
-from resnet.base import cli, json_file
+from resnet.base import cli, commands, json_file
 from resnet.base.errors import UserError
 from resnet.base.output import print_result
 from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
@@ -294,7 +294,8 @@ def read_cluster(
         got = "both" if speed.benchmark else "neither"
         raise UserError(
             f"the speed of a node is needed, by --rate or by --benchmark; got {got}."
-            " eval/benchmark.py --json on one node measures it."
+            f" {commands.command('resnet-benchmark', '--json')} on one node measures"
+            " it."
         )
     rate, fixed, ranks, noise = speed.rate or 0.0, 0.0, 1, Cluster.step_noise
     image_size = config.image_size

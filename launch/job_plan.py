@@ -10,6 +10,7 @@ from launch import layout
 from launch.dialects import DIALECTS, Dialect, JobShape
 from launch.layout import Layout
 from launch.topology import OF_THIS_MACHINE, Topology, cpu_list
+from resnet.base import commands
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, setting
 from resnet.config import explain
@@ -170,11 +171,16 @@ class JobPlan:
         python: str = _PYTHON,
         options: Sequence[str] = (),
     ) -> list[str]:
-        """Returns the words of the command; the path of the clone ends in a slash."""
+        """Returns the words of the command; the path of the clone ends in a slash.
+
+        Without a path they are those that a user types.
+        """
         folders = {DATA_DIR: data_dir, MODEL_DIR: model_dir, CLONE: clone}
         words = list(self.program[self.program.index(_PYTHON) + 1 :])
         for name, folder in folders.items():
             words = [word.replace(name, folder) for word in words]
+        if commands.IS_INSTALLED and not clone:
+            return self.launched([commands.NAMES[words[0]], *words[1:]], options)
         return self.launched([python, *words], options)
 
     def launched(

@@ -22,7 +22,7 @@ from resnet.base import program  # Before imports that may fail.
 
 from data_prep.records import manifest
 from data_prep.records.manifest import Manifest
-from resnet.base import cli
+from resnet.base import cli, commands
 from resnet.base.errors import UserError
 from resnet.base.output import print_result
 from resnet.base.settings import COUNT, setting
@@ -67,7 +67,8 @@ def main(argv: Sequence[str]) -> int:
     if record_set is None:
         raise UserError(
             f"{data_dir} must contain a {manifest.FILE_NAME}; found none."
-            " Convert the images first (data_prep/imagenet_to_tfrecords.py)."
+            " Convert the images first, by"
+            f" {commands.command('imagenet-to-tfrecords')}."
         )
     own = {pathlib.Path(data_dir).resolve()}
     folders = record_set.records_dir, record_set.index_dir

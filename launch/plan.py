@@ -33,7 +33,7 @@ from launch.commands import StopRequests
 from launch.dialects import DIALECTS
 from launch.job_plan import JobFlags, JobPlan, Request
 from launch.topology import Topology
-from resnet.base import cli
+from resnet.base import cli, commands
 from resnet.base.cli import CommandLine
 from resnet.base.errors import EXIT_CODE, UserError
 from resnet.base.output import print_result
@@ -42,6 +42,7 @@ from resnet.config import command_line, recipe_file
 from resnet.config.command_line import JobSettings, TrainFlags
 from resnet.config.config import Config
 from resnet.config.recipe import TrainingSettings
+from resnet.config.recipes import own
 from resnet.runtime import preemption
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 
@@ -192,7 +193,10 @@ def main(argv: Sequence[str]) -> int:
     if job.output == "command":
         text = shlex.join(plan.command(*shown_folders))
     elif job.output == "script":
-        written_by = shlex.join(["python", "launch/plan.py", *argv[1:]])
+        start = (
+            ["resnet-plan"] if commands.IS_INSTALLED else ["python", "launch/plan.py"]
+        )
+        written_by = shlex.join([*start, *argv[1:]])
         text = narrator.script(plan, data_dir, model_dir, written_by)
     elif job.output == "json":
         text = narrator.to_json(plan, *shown_folders)
@@ -263,9 +267,12 @@ def request(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> Request:
 
         if record_set := manifest.find(data_dir):
             contents = record_set.manifest
+            class_names = contents.class_names
             if "train" in contents.splits:
                 num_examples = contents.splits["train"].num_examples
-            class_names = contents.class_names
+                recipe = own.fitted(
+                    recipe, num_examples, len(class_names), contents.median_side
+                )
     return Request(
         flags=job,
         threads=line.of(JobSettings),

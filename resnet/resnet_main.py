@@ -104,6 +104,7 @@ def train(
             return
         check_flags(line)
     prepared = prepare(line, process, communicator, signals)
+    recipe = run_plan.fitted(recipe, prepared.record_set.manifest)
     save_settings = functools.partial(write_settings, recipe, overrides)
     with recorded(prepared.config, communicator):
         if prepared.config.is_async:
@@ -135,6 +136,8 @@ def prepare(
     record_set = record_sets.open_record_set(
         line.values["data_dir"], "train", process, communicator
     )
+    if communicator.rank == 0 and "recipe" not in line.given:
+        run_plan.advise_recipe(record_set.manifest)
     config, splits, lock = resolve_settings(
         recipe_file.get(flags.recipe),
         command_line.overrides(line),
@@ -206,6 +209,7 @@ def resolve_settings(
     with communicator.collective_errors():
         contents = record_set.manifest
         split = contents.splits["train"]
+        recipe = run_plan.fitted(recipe, contents)
         config = dataclasses.replace(
             resolve(recipe, overrides, split.num_examples, contents.class_names),
             **record_sets.digests(record_set),

@@ -10,7 +10,7 @@ from data_prep import worker_processes
 from data_prep.conversion import shards
 from data_prep.conversion.plan import Plan, SplitPlan
 from data_prep.conversion.shards import ShardReport
-from data_prep.records import manifest, tf_example, verified
+from data_prep.records import image_sizes, manifest, tf_example, verified
 from data_prep.records.class_mixing import write_split
 from resnet.base.errors import UserError
 
@@ -83,6 +83,7 @@ def finish(plan: Plan, num_processes: int) -> manifest.Manifest:
         first_label=tf_example.FIRST_LABEL,
         splits=splits,
         image_format=plan.image_format,
+        median_side=image_sizes.median_side(plan.root, plan.paths, tf_example.ENCODED),
         source={
             **plan.source.description,
             "shuffle_seed": plan.options.shuffle_seed,

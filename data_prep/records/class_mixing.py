@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from data_prep.records import manifest
 from data_prep.records.manifest import Shard, SkippedImage, Split
+from resnet.base import commands
 from resnet.base.errors import UserError
 
 # A set counts as not mixed if both are exceeded: the ratio of small sets has a large
@@ -119,7 +120,7 @@ def check_mixing(split: Split) -> None:
         f" after a random shuffle, is {sum(measures) / len(measures):,.1f} on average"
         f" and {worst.class_mixing:,.1f} in {worst.path}. Programs that read shard by"
         " shard lose accuracy on such a set: convert the images again with"
-        " data_prep/imagenet_to_tfrecords.py, which shuffles them. With"
+        f" {commands.command('imagenet-to-tfrecords')}, which shuffles them. With"
         " --shard_by=example, which shuffles single records, --require_mixed=False"
         " accepts the set."
     )

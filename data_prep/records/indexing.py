@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data_prep.records import layouts, manifest, tf_example, verified
+from data_prep.records import image_sizes, layouts, manifest, tf_example, verified
 from data_prep.records.class_mixing import ShardContent, write_split
 from data_prep.records.layouts import Layout
 from data_prep.records.tf_example import Features
-from resnet.base import regular_file
+from resnet.base import commands, regular_file
 from resnet.base.errors import UserError, naming_failures
 
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
@@ -79,7 +79,8 @@ def make_if_missing(
         if (layout.root / manifest.CONVERSION_FOLDER).exists():
             raise UserError(
                 f"the conversion to {layout.root} is incomplete; rerun"
-                " data_prep/imagenet_to_tfrecords.py with the same flags to resume it"
+                f" {commands.command('imagenet-to-tfrecords')} with the same flags to"
+                " resume it"
             )
         num_files = sum(map(len, layout.paths.values()))
         report(f"indexing the {num_files:,} record files in {layout.root} (only once)")
@@ -282,6 +283,9 @@ def _save(
         image_key=layout.image_key,
         label_key=layout.label_key,
         image_format=_image_format(layout, files),
+        median_side=image_sizes.median_side(
+            layout.root, [file.name for file in files], layout.image_key
+        ),
     )
     manifest.write(built, index_dir)
     verified.write_all(manifest.RecordSet(built, layout.root, index_dir))
@@ -380,6 +384,6 @@ def _image_format(layout: Layout, files: Sequence[ScannedFile]) -> str:
         raise UserError(
             f"the images in {layout.root} must be all JPEG or all PNG;"
             f" {', '.join(places)}. Convert the images, which stores all in one format:"
-            f" {layout.conversion}."
+            f" {layouts.conversion_command(*layout.conversion)}."
         )
     return next(iter(first))

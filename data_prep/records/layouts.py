@@ -10,12 +10,12 @@ import itertools
 import os
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from data_prep.records import manifest, tf_example
 from data_prep.records.class_names import normalized
-from resnet.base import json_file, regular_file
+from resnet.base import commands, json_file, regular_file
 from resnet.base.errors import UserError
 from resnet.base.text import first_of
 
@@ -26,7 +26,6 @@ _MAX_INFO_BYTES = 2**28  # The largest data sets' files have a few million bytes
 MAX_CLASSES = 1_000_000  # A larger label can't be a class index.
 _SHARD_NAME = re.compile(r"(train|validation)-(\d{5,})-of-(\d{5,})")
 _RECORD_FILE = re.compile(r"tfrec|^[\w-]+-\d{5,}-of-\d{5,}")  # Most programs' names.
-_CONVERTER = "python data_prep/imagenet_to_tfrecords.py"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +41,8 @@ class Layout:
     label_key: str = tf_example.LABEL
     name_key: str | None = tf_example.SYNSET  # The class name; None if there is none.
     class_names: tuple[str, ...] | None = None  # By labels from 0; None if unknown.
-    conversion: str = f"{_CONVERTER} --raw_data_dir=RAW"  # The command for its images.
+    # The flags that name its images to the converter.
+    conversion: tuple[str, ...] = ("--raw_data_dir=RAW",)
 
 
 def find(root: pathlib.Path, label: str | None = None) -> Layout | None:
@@ -64,6 +64,12 @@ def find(root: pathlib.Path, label: str | None = None) -> Layout | None:
     return Layout(root, paths, "records in the layout of the TPU scripts")
 
 
+def conversion_command(*words: str) -> str:
+    """Returns the command that converts what the flags name."""
+    words = *words, "--local_scratch_dir=RECORDS"
+    return commands.command("imagenet-to-tfrecords", *words)
+
+
 def refuse_other_names(root: pathlib.Path) -> None:
     """Raises UserError if a folder without a layout has record files of other names."""
     paths = itertools.chain(root.iterdir(), root.glob("*/*"))
@@ -75,7 +81,7 @@ def refuse_other_names(root: pathlib.Path) -> None:
             f" {tf_example.ENCODED} and {tf_example.LABEL}) or be those of"
             f" tensorflow_datasets with its {INFO_FILE}; {root} has {len(files):,} of"
             f" other names: {first_of(sorted(files))}. Rename them, or convert the"
-            f" images: {Layout.conversion}."
+            f" images: {conversion_command(*Layout.conversion)}."
         )
 
 
@@ -138,9 +144,9 @@ def _parse_tfds(
     kinds = {name: f["pythonClassName"].split(".")[-1] for name, f in by_name.items()}
     name = "/".join(filter(None, (info["name"], info.get("configName"))))
     folder = root.parent.parent.parent if "/" in name else root.parent.parent
-    conversion = f"{_CONVERTER} --tfds_name={name} --tfds_data_dir={folder}"
+    conversion = f"--tfds_name={name}", f"--tfds_data_dir={folder}"
     image_key, label_key = choose_image_and_label(
-        f"the data set in {root}", kinds, label, f"{conversion} "
+        f"the data set in {root}", kinds, label, conversion
     )
     num_classes = int(by_name[label_key]["classLabel"]["numClasses"])
     if not 1 <= num_classes <= MAX_CLASSES:
@@ -213,12 +219,12 @@ def _tfds_class_names(path: pathlib.Path, num_classes: int) -> tuple[str, ...]:
 
 
 def choose_image_and_label(
-    where: str, kinds: Mapping[str, str], label: str | None, command: str = ""
+    where: str, kinds: Mapping[str, str], label: str | None, words: Sequence[str] = ()
 ) -> tuple[str, str]:
     """Returns the features of a data set with the image and, of several, the label.
 
-    `kinds` are the classes of all features by name. `command` converts the set if
-    --tfds_label follows. Raises UserError if it isn't a set of labelled images.
+    `kinds` are the classes of all features by name. The converter takes the `words`, if
+    it isn't what runs. Raises UserError if it isn't a set of labelled images.
     """
     images, labels = (
         sorted(name for name, own in kinds.items() if own == kind)
@@ -232,8 +238,11 @@ def choose_image_and_label(
             " supported."
         )
     if label not in labels and (label or len(labels) > 1):
+        choice = f"--tfds_label={labels[0]}"
+        if words:
+            choice = conversion_command(*words, choice)
         raise UserError(
             f"--tfds_label must be one of {', '.join(labels)} of {where}; got"
-            f" {label or 'none'}. Choose one: {command}--tfds_label={labels[0]}"
+            f" {label or 'none'}. Choose one: {choice}"
         )
     return images[0], label or labels[0]

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data_prep.records.tf_example import RecordForm
-from resnet.base import atomic_files, json_file, regular_file
+from resnet.base import atomic_files, commands, json_file, regular_file
 from resnet.base.errors import UserError, naming_failures
 
 FILE_NAME = "manifest.json"
@@ -96,6 +96,7 @@ class Manifest(RecordForm):
     splits: dict[str, Split]  # By name; `train` or `validation` can be missing.
     source: dict[str, Any]  # Origin and options of the conversion, as JSON values.
     class_descriptions: tuple[str, ...] = ()  # "tench, Tinca tinca"; or empty.
+    median_side: int = 0  # Of the images, in pixels (`image_sizes`); 0 if unknown.
     format_version: int = FORMAT_VERSION
 
     @property
@@ -148,6 +149,7 @@ def _inconsistencies(manifest: Manifest) -> Iterator[str]:
             f"class_descriptions describes {num_described} of the {num_classes} classes"
         )
     yield from _out_of_range(manifest.first_label, "first_label", 0)
+    yield from _out_of_range(manifest.median_side, "median_side", 0)
     for name in (manifest.image_key, manifest.label_key):
         if not _is_encodable(name):
             yield f"the feature {name!r} can't be a name"
@@ -259,10 +261,11 @@ def load(data_dir: str, split: str) -> RecordSet:
     record_set = find(data_dir)
     if record_set is None:
         folder = pathlib.Path(os.path.abspath(data_dir))
+        words = "--raw_data_dir=RAW", f"--local_scratch_dir={data_dir}"
         raise UserError(
             f"{folder} is not a record set: it has no {FILE_NAME}, nor has"
-            f" {folder.parent}. data_prep/imagenet_to_tfrecords.py writes that file at"
-            " the end of a conversion: convert the images first."
+            f" {folder.parent}. A conversion writes that file at its end: convert the"
+            f" images first, by {commands.command('imagenet-to-tfrecords', *words)}."
         )
     if split not in record_set.manifest.splits:
         raise UserError(

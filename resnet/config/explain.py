@@ -85,6 +85,7 @@ def describe_run(
         lines += hanging(f"{label:{_LABEL_WIDTH}}", text)
     lines += ["", *_tables(derived), "", *_bars(derived)]
     changes = describe_changes(recipe, overrides, derived)
+    lines += listed("Why", recipe.reasons)
     lines += listed("Changed from the recipe", changes)
     lines += listed("Deviations from the source", recipe.deviations)
     return "\n".join(lines)

@@ -253,6 +253,7 @@ class Recipe(TrainingSettings):
     needs_weights: bool = False  # Whether it is for trained --initial_weights.
     published: str = ""  # The accuracy that the source reports.
     deviations: tuple[str, ...] = ()  # How a run deviates from the source.
+    reasons: tuple[str, ...] = ()  # Why the settings fit the data set.
 
     def rate_factor(self, global_batch_size: int) -> float:
         """Returns the factor of the learning rates for another global batch size."""

@@ -18,7 +18,7 @@ from resnet.base.errors import UserError
 from resnet.base.settings import problems_of
 from resnet.config.phases import end_of_schedule
 from resnet.config.recipe import Recipe
-from resnet.config.recipes import RECIPES
+from resnet.config.recipes import RECIPES, own
 from resnet.config.schedules import Schedule
 
 _FIELDS_OF_FILES = ("based_on", "train_epochs")  # Beside those of a `Recipe`.
@@ -58,6 +58,11 @@ def _recipe(values: dict[str, Any]) -> Recipe:
         if base not in RECIPES:
             raise UserError(
                 names.unknown("'based_on'", base, RECIPES, "--list_recipes")
+            )
+        if base == own.NAME:
+            raise UserError(
+                f"it can't be based_on {base}, which follows from a data set; give"
+                f" flags beside --recipe={base}"
             )
         # Three fields describe the source's numbers, which the file changes.
         described = {"source": f"{base}, changed", "published": "", "deviations": ()}

@@ -377,8 +377,8 @@ def check_ranks(config: Config, num_ranks: int) -> None:
     if batch > config.num_train_examples:
         raise UserError(
             "--train_batch_size must be at most the number of training examples; got"
-            f" train_batch_size={batch}, {config.num_train_examples} examples. Set it,"
-            " or take the --recipe for a small data set, such as imagenette."
+            f" train_batch_size={batch}, {config.num_train_examples} examples. Lower"
+            " it, or take --recipe=own, whose batch follows from that number."
         )
     parts = num_ranks * config.accumulation_steps
     if batch % parts:

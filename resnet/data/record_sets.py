@@ -10,11 +10,15 @@ from absl import logging
 
 from data_prep.records import indexing, manifest, verified
 from data_prep.records.manifest import RecordSet, Split
+from resnet.base import commands
 from resnet.base.errors import UserError
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 
-_ADVICE = "launch/place_shards.py prints which shards belong on which node."
+_ADVICE = (
+    f"{commands.command('resnet-place-shards')} prints which shards belong on which"
+    " node."
+)
 
 
 def open_record_set(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jinja2
 from markupsafe import Markup
 
-from resnet.base import atomic_files
+from resnet.base import atomic_files, commands
 from resnet.base.errors import naming_failures
 from resnet.report import charts, curves, predictions, settings, story, study, words
 from resnet.report.charts import Figure, Mark, Table
@@ -120,7 +120,9 @@ def _sections(
                 name, title = f"predictions-{number}", f"Predictions{of}"
                 yield Section(name, title, "predictions", contents)
         if not any(run.predictions for run in runs):
-            yield Section("predictions", "Predictions", "no_predictions", None)
+            yield Section(
+                "predictions", "Predictions", "no_predictions", _evaluation(runs[0])
+            )
     for number, run in enumerate(runs):
         if run.events_of("supervisor"):
             title = f"Supervisor of {run.name}"
@@ -133,6 +135,12 @@ def _sections(
         yield Section("settings", "Settings", "settings", settings.section(runs))
         contents = settings.machines(runs)
         yield Section("machine", "Versions and machine", "machine", contents)
+
+
+def _evaluation(run: RunFolder) -> str:
+    """Returns the command that stores what the network of a run predicts."""
+    folders = f"--data_dir={run.settings.get('data_dir')}", f"--model_dir={run.path}"
+    return commands.command("resnet-eval", "--store_predictions", *folders)
 
 
 def _curves(runs: Sequence[RunFolder]) -> dict[str, Any]:

@@ -5,13 +5,17 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from absl import logging
+
 from data_prep.records import manifest
+from data_prep.records.fitting_recipe import fitting_recipe
 from resnet.base.errors import UserError
 from resnet.base.output import print_result
 from resnet.checkpoint.weight_formats import files as weight_files
 from resnet.config import explain
 from resnet.config.config import Config, Derived
 from resnet.config.recipe import Recipe
+from resnet.config.recipes import own
 from resnet.config.resolve import resolve
 from resnet.config.rules import check_ranks, check_start
 from resnet.exchange import plan as exchange_plan
@@ -37,6 +41,7 @@ def print_plan(
     class_names: tuple[str, ...] = ("of the data",)
     if data_dir:
         contents = manifest.load(data_dir, "train").manifest
+        recipe = fitted(recipe, contents)
         num_examples = contents.splits["train"].num_examples
         class_names = contents.class_names
     config = resolve(recipe, overrides, num_examples, class_names)
@@ -58,6 +63,25 @@ def print_plan(
             config = dataclasses.replace(config, num_classes=derived.num_classes)
         exchange = _describe_exchange(config, num_ranks)
     print_result(explain.describe_run(recipe, overrides, derived, exchange))
+
+
+def fitted(recipe: Recipe, contents: manifest.Manifest) -> Recipe:
+    """Returns the recipe for a data set, which `own` follows from."""
+    num_images = contents.splits["train"].num_examples
+    return own.fitted(
+        recipe, num_images, len(contents.class_names), contents.median_side
+    )
+
+
+def advise_recipe(contents: manifest.Manifest) -> None:
+    """Names the recipe for a data set that the one without --recipe is not for."""
+    if name := fitting_recipe(contents):
+        logging.warning(
+            "without --recipe the settings are those for ImageNet, and the data set"
+            " has %s training images: --recipe=%s fits it",
+            f"{contents.splits['train'].num_examples:,}",
+            name,
+        )
 
 
 def _describe_exchange(config: Config, num_ranks: int) -> str:

@@ -131,7 +131,8 @@ def test_a_sweep_keeps_the_global_batch_and_names_the_fastest(capsys, monkeypatc
     assert len(results) == 5
     output = capsys.readouterr().out
     assert "fastest: 2 x 3\n" in output
-    assert "mpirun -np 2 python resnet/resnet_main.py" in output
+    assert "    mpirun -np 2 " in output
+    assert "resnet/resnet_main.py --model=resnet50 " in output
     assert "--train_batch_size=12 --num_intra_threads=3" in output
 
 

@@ -1,78 +1,169 @@
-"""The output of commands, with rank and host in front of each line."""
+"""The command lines that messages suggest: quoted, and taken by the programs."""
 
+import importlib
+import re
+import shlex
 import sys
+from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from launch.commands import Labels, StopRequests
-from launch.dialects import DIALECTS
+from data_prep import digits, imagenet_to_tfrecords
+from data_prep.records import indexing, layouts, manifest
+from data_prep.records.fitting_recipe import fitting_recipe
+from eval import benchmark
+from eval.benchmark_settings import Settings
+from launch import estimate, place_shards
+from resnet.base import cli, commands, program
+from resnet.base.errors import UserError
+from resnet.config import recipe_file
+from resnet.data import record_sets
+from resnet.report import page
+from resnet.report.folder import RunFolder
 
-HYDRA, SLURM = DIALECTS["mpich"].label, DIALECTS["slurm"].label
-HOSTS = {0: "a", 1: "b"}
-
-
-def hydra(rank: int, host: str, text: str) -> str:
-    """Returns a piece of output as MPICH's Hydra labels it."""
-    return f"\x1e{rank} {host}\x1f{text}"
-
-
-def translated(pattern: str, *pieces: str) -> str:
-    stream = Labels(pattern, HOSTS)
-    out = b"".join(stream.translate(piece.encode()) for piece in pieces)
-    return (out + stream.rest()).decode()
-
-
-@pytest.mark.parametrize("name", DIALECTS)
-def test_each_launchers_label_becomes_rank_and_host(name):
-    dialect = DIALECTS[name]
-    others = {"intelmpi": "[1] ", "openmpi": "[1,1]<stdout>:", "slurm": "  1: "}
-    text = others.get(name, hydra(1, "b", "")) + "loss 2.3\n"
-    assert translated(dialect.label, text) == "[1 b] loss 2.3\n"
-    assert translated(dialect.label, "no label: 1\n") == "no label: 1\n"
-    assert dialect.label_options
+ROOT = Path(__file__).resolve().parents[2]
+CIFAR10 = (
+    *("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse"),
+    *("ship", "truck"),
+)
 
 
-def test_pieces_of_several_ranks_are_joined():
-    pieces = [hydra(0, "a", "one "), hydra(1, "b", "two\n"), hydra(0, "a", "more\n")]
-    expected = "[1 b] two\n[0 a] one more\n"
-    assert translated(HYDRA, "".join(pieces)) == expected
-    assert translated(HYDRA, *pieces) == expected
+def parsed(command: str) -> tuple[str, cli.CommandLine]:
+    """Returns the file of a command's program, and the flags that it accepts."""
+    words = shlex.split(command)
+    if words[0] == "mpirun":
+        assert words[1] == "-np"
+        assert int(words[2]) > 1
+        words = words[3:]
+    assert words[0] in ("python", sys.executable)
+    file = Path(words[1]).resolve().relative_to(ROOT)
+    module = importlib.import_module(".".join(file.with_suffix("").parts))
+    return str(file), cli.parse(["program", *words[2:]], "", module.FLAGS)
 
 
-def test_the_last_line_needs_no_end():
-    text = hydra(0, "a", "one ") + hydra(1, "b", "two")
-    assert translated(HYDRA, text) == "[1 b] two\n[0 a] one \n"
-    assert translated(HYDRA, "killed") == "killed\n"
+def contents(class_names, num_train: int, num_validation: int = 0):
+    counts = {"train": num_train, "validation": num_validation}
+    splits = {
+        name: manifest.Split(
+            name, (manifest.Shard(f"{name}/x", count, 9 * count, "", 1.0),), (), "", ""
+        )
+        for name, count in counts.items()
+        if count
+    }
+    return manifest.Manifest(
+        class_names=tuple(class_names), first_label=1, splits=splits, source={}
+    )
 
 
-@given(st.data())
-def test_lines_do_not_depend_on_how_the_stream_is_cut(data):
-    texts = st.text("xy \n", min_size=1, max_size=5)
-    pieces = data.draw(st.lists(st.tuples(st.integers(0, 2), texts), max_size=8))
-    stream = b"".join(hydra(rank, "h", text).encode() for rank, text in pieces)
-    cut = data.draw(st.integers(0, len(stream)))
-    one, two = Labels(HYDRA, {}), Labels(HYDRA, {})
-    whole = one.translate(stream) + one.rest()
-    parts = two.translate(stream[:cut]) + two.translate(stream[cut:]) + two.rest()
-    assert whole == parts
+@pytest.mark.parametrize(
+    ("class_names", "num_images", "recipe"),
+    [
+        (map(str, range(10)), 1437, "digits"),
+        (map(str, range(10)), 60, "own"),
+        (CIFAR10, 50_000, "cifar10"),
+        (CIFAR10, 13_000, "own"),
+        (("cat", "dog"), 10, "own"),
+        (map(str, range(1000)), 100_000, "own"),
+        (map(str, range(1000)), 1_281_167, ""),
+    ],
+)
+def test_the_recipe_fits_the_classes_and_the_number_of_images(
+    class_names, num_images, recipe
+):
+    assert fitting_recipe(contents(class_names, num_images)) == recipe
 
 
-def test_a_single_rank_needs_no_label_of_a_launcher():
-    text = "one\nsupervise: restart 1 of 3\n"
-    assert translated("", text) == "[0 a] one\nsupervise: restart 1 of 3\n"
+def test_after_a_conversion_the_training_comes_or_the_evaluation(tmp_path):
+    root = tmp_path / "it's mine"
+    next_command = imagenet_to_tfrecords._next_command
+    file, line = parsed(next_command(contents(("a", "b"), 10, 3), root))
+    assert (file, line.given["recipe"]) == ("resnet/resnet_main.py", "--recipe=own")
+    assert line.values["data_dir"] == str(root)
+    file, line = parsed(next_command(contents(map(str, range(1000)), 10**6), root))
+    assert "recipe" not in line.given
+    file, line = parsed(next_command(contents(("a", "b"), 0, 3), root))
+    assert file == "eval/resnet_eval.py"
+    assert line.values["data_dir"] == str(root)
 
 
-def test_after_a_restart_only_the_launcher_knows_the_hosts():
-    text = "0: one\nsupervise: restart 1 of 3\n0: two\n"
-    expected = "[0 a] one\nsupervise: restart 1 of 3\n[0] two\n"
-    assert translated(SLURM, text) == expected
+def test_after_the_digits_their_conversion_comes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(digits, "write_digits", lambda _: (3, 1))
+    folder = tmp_path / "some digits"
+    digits.main(["program", f"--digits_dir={folder}"])
+    _, line = parsed(capsys.readouterr().out.partition("next:")[2])
+    assert line.values["raw_data_dir"] == str(folder)
 
 
-def test_both_streams_of_a_job_get_labels_and_its_exit_code_is_returned(capfd):
-    code = "import sys; print('0: out'); print('1: err', file=sys.stderr); sys.exit(75)"
-    words = [sys.executable, "-c", code]
-    assert StopRequests().run_labelled(words, SLURM, HOSTS) == 75
-    printed = capfd.readouterr()
-    assert (printed.out, printed.err) == ("[0 a] out\n", "[1 b] err\n")
+def test_a_folder_without_records_is_answered_with_the_conversion(tmp_path):
+    folder = tmp_path / "no records"
+    folder.mkdir()
+    for call in (
+        lambda: manifest.load(str(folder), "train"),
+        lambda: place_shards.main(["", f"--data_dir={folder}", "--num_nodes=1"]),
+    ):
+        with pytest.raises(UserError) as caught:
+            call()
+        (command,) = re.findall(r"first, by (.*)\.$", str(caught.value))
+        file, _ = parsed(command)
+        assert file == "data_prep/imagenet_to_tfrecords.py"
+    (folder / "other.tfrecord").touch()
+    with pytest.raises(UserError) as caught:
+        indexing.make_if_missing(str(folder))
+    _, line = parsed(re.findall(r"images: (.*)\.$", str(caught.value))[0])
+    assert line.values["raw_data_dir"] == "RAW"
+    assert layouts.Layout.conversion[0] in line.given.values()
+
+
+def test_measured_layouts_speeds_and_predictions_come_with_commands(tmp_path):
+    for infer in (False, True):
+        settings = Settings(batch_size=12, infer=infer, data_dir="my records")
+        _, line = parsed(benchmark.command(settings, 2, 3))
+        assert line.values["num_intra_threads"] == 3
+        assert line.values["data_dir"] == "my records"
+        name = "eval_batch_size" if infer else "global_batch_size"
+        assert line.values[name] == 12
+    with pytest.raises(UserError) as caught:
+        estimate.main(["program"])
+    parsed(re.findall(r"got neither\. (.*) on one node", str(caught.value))[0])
+    parsed(record_sets._ADVICE.partition(" prints")[0])
+    run = RunFolder(tmp_path / "a run", "a run", {"data_dir": "/my records"})
+    _, line = parsed(page._evaluation(run))
+    assert line.values["model_dir"] == str(run.path)
+    assert line.values["store_predictions"]
+
+
+def test_programs_of_a_clone_are_files_and_others_installed_commands(
+    monkeypatch, tmp_path
+):
+    monkeypatch.chdir(ROOT)
+    assert commands.command("resnet-report", "a b").endswith(" eval/report.py 'a b'")
+    monkeypatch.chdir(tmp_path)
+    assert f" {ROOT}/eval/report.py" in commands.command("resnet-report")
+    monkeypatch.setattr(commands, "IS_INSTALLED", True)
+    folder = Path(sys.executable).parent
+    for path, expected in (("/nowhere", f"{folder}/resnet-eval"), (folder, "resnet")):
+        monkeypatch.setenv("PATH", str(path))
+        monkeypatch.setattr(
+            commands.shutil, "which", lambda name, path=path: f"{path}/{name}"
+        )
+        command = commands.command("resnet-eval", "--x=1", num_ranks=2)
+        assert command.startswith(f"mpirun -np 2 {expected}")
+        assert command.endswith("resnet-eval --x=1")
+
+
+def test_the_names_are_those_that_are_installed():
+    installed = dict(
+        re.findall(
+            r'"([\w-]+) = resnet\.base\.program:(\w+)"', (ROOT / "setup.py").read_text()
+        )
+    )
+    for name, file in commands.FILES.items():
+        (module,) = getattr(program, installed[name]).args
+        assert f"{module.replace('.', '/')}.py" == file
+        assert (ROOT / file).is_file()
+
+
+def test_suggested_recipes_exist():
+    for class_names in (map(str, range(10)), CIFAR10, ("a",)):
+        recipe = fitting_recipe(contents(class_names, 100_000))
+        assert recipe == "own" or recipe_file.get(recipe)

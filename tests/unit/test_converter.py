@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+import re
+import shlex
 
 import numpy as np
 import pytest
@@ -165,21 +167,18 @@ def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
 
 
 @pytest.mark.parametrize(
-    ("names", "recipe"),
+    ("split", "words"),
     [
-        ("0 1 2 3 4 5 6 7 8 9", " --recipe=digits"),
-        ("airplane automobile bird cat deer", " --recipe=imagenette"),
-        (
-            "airplane automobile bird cat deer dog frog horse ship truck",
-            " --recipe=cifar10",
-        ),
+        ("train", "resnet/resnet_main.py --recipe=own "),
+        ("validation", "eval/resnet_eval.py "),
     ],
 )
-def test_the_recipe_of_the_classes_is_advised(tmp_path, names, recipe):
-    for index, name in enumerate(names.split()):
-        write(tmp_path / "raw" / "train" / name / "a.JPEG", encoded_image(index))
-    done = convert_here(tmp_path / "raw", tmp_path / "records")
-    assert f"next:    python resnet/resnet_main.py{recipe} --data_dir" in done.stdout
+def test_the_next_command_is_printed_for_folders_with_spaces(tmp_path, split, words):
+    write(tmp_path / "raw" / split / "cat" / "a.JPEG", encoded_image(1))
+    records = tmp_path / "my records"
+    done = convert_here(tmp_path / "raw", records)
+    (line,) = re.findall(r"^next: +(.*)$", done.stdout, re.M)
+    assert f"{words}{shlex.quote(f'--data_dir={records}')} --model_dir=MODEL" in line
 
 
 pytestmark = pytest.mark.usefixtures("one_process_is_this")

@@ -8,6 +8,7 @@ from resnet.config.recipes import (
     imagenet_lars,
     imagenette,
     inception,
+    own,
 )
 
 RECIPES = {
@@ -20,5 +21,6 @@ RECIPES = {
         *cifar10.RECIPES,
         *inception.RECIPES,
         *digits.RECIPES,
+        *own.RECIPES,
     )
 }

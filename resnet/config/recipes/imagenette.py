@@ -42,14 +42,19 @@ def _shrunk_recipe(base: Recipe, name: str, source: str, factor: float) -> Recip
         image_size=128,
         global_batch_size=64,
         num_train_examples=9469,
-        phases=tuple(_shrunk(phase, fraction, factor) for phase in base.phases),
+        phases=tuple(
+            dataclasses.replace(
+                scaled_phase(phase, fraction, factor), label_smoothing=0.1
+            )
+            for phase in base.phases
+        ),
         published="",
         deviations=(),
         rank_batch_size=0,
     )
 
 
-def _shrunk(phase: RecipePhase, fraction: float, factor: float) -> RecipePhase:
+def scaled_phase(phase: RecipePhase, fraction: float, factor: float) -> RecipePhase:
     """Returns a phase with its length times `fraction` and its rates times `factor`."""
     schedule = phase.schedule
     if schedule is not None:
@@ -62,9 +67,7 @@ def _shrunk(phase: RecipePhase, fraction: float, factor: float) -> RecipePhase:
             decay_end=schedule.decay_end and schedule.decay_end * fraction,
             boundaries=tuple(epoch * fraction for epoch in schedule.boundaries),
         )
-    return dataclasses.replace(
-        phase, epochs=phase.epochs * fraction, schedule=schedule, label_smoothing=0.1
-    )
+    return dataclasses.replace(phase, epochs=phase.epochs * fraction, schedule=schedule)
 
 
 IMAGENETTE_COLLAPSE = _shrunk_recipe(

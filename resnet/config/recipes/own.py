@@ -1,0 +1,134 @@
+"""The recipe for a user's own images, which follows from their number and their size.
+
+Its rates and its regularization are those of the recipes for ResNet-9 on CIFAR-10 and
+for Imagenette, whose numbers of images it reproduces there.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from resnet.base.errors import UserError
+from resnet.config.recipe import IMAGENET_MEAN, IMAGENET_STDDEV, Recipe
+from resnet.config.recipes.cifar10 import RESNET9
+from resnet.config.recipes.imagenette import IMAGENETTE_BEST, scaled_phase
+
+NAME = "own"
+_SMALL_SIDE = 64  # ResNet-9 has a stride of 8 and is for 32 pixels, ResNet-D of 32.
+_EVAL_SCALE = 1.1  # Evaluation at 176 pixels was best for Imagenette's images of 160.
+_DEEP_FROM = 4_000  # The images from which ResNet-34-D replaces ResNet-18-D.
+_LEAST_STEPS = 28  # In an epoch, where the batch needn't be smaller than 8 for them.
+_SMALLEST_BATCH, _LARGEST_BATCH = 8, 64
+_LEAST_EPOCHS, _MOST_EPOCHS = 20, 200
+_IMAGES_OF_LEAST_EPOCHS = 10_000  # About those of Imagenette.
+_FEW_PER_CLASS = 50
+
+
+def recipe_for(num_images: int, num_classes: int, median_side: int) -> Recipe:
+    """Returns the recipe for so many training images of so many pixels."""
+    is_small = median_side < _SMALL_SIDE
+    base, stride = (RESNET9, 8) if is_small else (IMAGENETTE_BEST, 16)
+    target = median_side if is_small else _EVAL_SCALE * median_side
+    size = max(32, min(_multiple(target, stride), IMAGENETTE_BEST.image_size))
+    batch, epochs = batch_size_of(num_images), epochs_of(num_images)
+    phases = []
+    for phase in base.phases:
+        side = (phase.image_size or base.image_size) * size / base.image_size
+        phases.append(
+            dataclasses.replace(
+                scaled_phase(phase, epochs / base.epochs, base.rate_factor(batch)),
+                name=f"{_multiple(side, stride)}_px",
+                image_size=_multiple(side, stride),
+            )
+        )
+    recipe = dataclasses.replace(
+        base,
+        name=NAME,
+        source=f"this project: for {num_images:,} images of {num_classes:,} classes",
+        model=base.model if is_small or num_images >= _DEEP_FROM else "resnet18d",
+        image_size=size,
+        global_batch_size=batch,
+        num_train_examples=num_images,
+        phases=tuple(phases),
+        channel_mean=IMAGENET_MEAN,
+        channel_stddev=IMAGENET_STDDEV,
+        rank_batch_size=0,
+        published="",
+        deviations=(),
+    )
+    reasons = tuple(_reasons(recipe, num_classes, median_side))
+    return dataclasses.replace(recipe, reasons=reasons)
+
+
+def batch_size_of(num_images: int) -> int:
+    """Returns a power of two from 8 to 64 that leaves enough steps in an epoch.
+
+    Fewer than 8 images are in one batch as far as they fit into a power of two.
+    """
+    most = max(num_images // _LEAST_STEPS, _SMALLEST_BATCH)
+    return int(2 ** math.floor(math.log2(min(most, _LARGEST_BATCH, num_images))))
+
+
+def epochs_of(num_images: int) -> int:
+    """Returns the length in epochs, which falls with the root of the images.
+
+    A tenth of the images is seen about three times as often, in a third of the steps.
+    """
+    epochs = _LEAST_EPOCHS * math.sqrt(_IMAGES_OF_LEAST_EPOCHS / num_images)
+    return round(max(_LEAST_EPOCHS, min(epochs, _MOST_EPOCHS)))
+
+
+def fitted(
+    recipe: Recipe, num_images: int, num_classes: int, median_side: int
+) -> Recipe:
+    """Returns the recipe of a data set in place of the one for a usual set."""
+    if recipe.name != NAME:
+        return recipe
+    if not median_side:
+        raise UserError(
+            f"--recipe={NAME} needs the size of the images, and the manifest of this"
+            " data set has no median_side. Convert the images again, or take another"
+            " recipe."
+        )
+    return recipe_for(num_images, num_classes, median_side)
+
+
+def _multiple(number: float, of: int) -> int:
+    return max(round(number / of), 2) * of
+
+
+def _reasons(recipe: Recipe, num_classes: int, median_side: int) -> Iterator[str]:
+    num_images, batch = recipe.num_train_examples, recipe.global_batch_size
+    yield (
+        f"image size {recipe.image_size}: the median of the images' shorter sides is"
+        f" {median_side:,} pixels"
+    )
+    why = f"for images below {_SMALL_SIDE} pixels"
+    if median_side >= _SMALL_SIDE:
+        below = "below" if num_images < _DEEP_FROM else "from"
+        why = f"for images from {_SMALL_SIDE} pixels, {below} {_DEEP_FROM:,} of them"
+    yield f"{recipe.model}: {why}"
+    why = f"{num_images:,} images / {_LEAST_STEPS} steps per epoch at least"
+    if batch in (_LARGEST_BATCH, _SMALLEST_BATCH):
+        why += f", within {_SMALLEST_BATCH} to {_LARGEST_BATCH}"
+    yield f"batch {batch}: {why}"
+    yield (
+        f"{recipe.epochs:.0f} epochs: {_LEAST_EPOCHS} *"
+        f" ({_IMAGES_OF_LEAST_EPOCHS:,} / {num_images:,} images)^0.5, within"
+        f" {_LEAST_EPOCHS} to {_MOST_EPOCHS}"
+    )
+    yield (
+        f"{recipe.phases[0].augmentation}: images are mirrored, too; for text or"
+        " digits, which must not be, add --augmentation=random_shift"
+    )
+    if num_images < _FEW_PER_CLASS * num_classes:
+        yield (
+            f"{num_images / num_classes:.3g} images per class are few to train from"
+            " scratch: with the weights of a trained network, --recipe=finetune"
+            " needs fewer"
+        )
+
+
+# Of a usual set, for what is asked without one.
+OWN = recipe_for(num_images=10_000, num_classes=10, median_side=224)
+RECIPES = (OWN,)
