@@ -17,7 +17,7 @@ import numpy as np
 
 from data_prep.records.class_names import check_known, normalized
 from data_prep.records.manifest import RecordSet
-from resnet.base import names
+from resnet.base import commands, names
 from resnet.base.errors import UserError
 from resnet.checkpoint import step_dirs
 from resnet.config import recipe_file
@@ -109,7 +109,8 @@ class Network:
         config = self.config
         limits = [
             "Keras can't load what model.save writes, since the layers are of this"
-            " project; eval/export.py writes a run's network in stock layers."
+            f" project; {commands.command('resnet-export')} writes a run's network in"
+            " stock layers."
         ]
         if MODELS[config.model].has_one_image_size:
             limits.append(f"`model` takes images of {config.image_size} px only.")

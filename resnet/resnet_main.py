@@ -33,7 +33,7 @@ if __name__ == "__main__":  # Before the other imports, which take half a second
 from absl import logging
 
 from data_prep.records import class_mixing, manifest
-from resnet.base import cli
+from resnet.base import cli, commands
 from resnet.base.cli import CommandLine
 from resnet.base.errors import UserError
 from resnet.base.output import print_result
@@ -100,6 +100,7 @@ def train(
                 line.values["data_dir"],
                 max(communicator.num_ranks, flags.num_ranks),
                 flags.explain_plot if communicator.rank == 0 else "",
+                is_chosen="recipe" in line.given or communicator.rank > 0,
             )
             return
         check_flags(line)
@@ -111,7 +112,7 @@ def train(
             from resnet.training.parameter_servers import job as async_job
 
             async_job.train(
-                prepared, process, communicator, signals, save_settings, export
+                prepared, process, communicator, signals, save_settings, finish
             )
         else:
             train_synchronously(prepared, process, communicator, signals, save_settings)
@@ -136,8 +137,6 @@ def prepare(
     record_set = record_sets.open_record_set(
         line.values["data_dir"], "train", process, communicator
     )
-    if communicator.rank == 0 and "recipe" not in line.given:
-        run_plan.advise_recipe(record_set.manifest)
     config, splits, lock = resolve_settings(
         recipe_file.get(flags.recipe),
         command_line.overrides(line),
@@ -145,6 +144,8 @@ def prepare(
         record_set,
         communicator,
     )
+    if communicator.rank == 0 and "recipe" not in line.given:
+        run_plan.advise_recipe(record_set.manifest)
     shared = dataclasses.replace(config, data_dir="")  # It may differ between hosts.
     startup.check_same_settings(
         "data set and settings", record_set, shared, communicator
@@ -180,7 +181,17 @@ def train_synchronously(
     save_settings(config, communicator.num_ranks, communicator)
     run = prepared.opened(config, shards)
     if loop.train_and_evaluate(run, Job(communicator, threads, signals)):
-        export(config, communicator)
+        finish(config, communicator)
+
+
+def finish(config: Config, communicator: Communicator) -> None:
+    """Exports the network of a whole training, and says what can be done with it."""
+    export(config, communicator)
+    if communicator.rank == 0:
+        folder = config.model_dir
+        logging.info("Report: %s", commands.command("resnet-report", folder))
+        words = f"--model_dir={folder}", "IMAGE"
+        logging.info("Predict: %s", commands.command("resnet-predict", *words))
 
 
 def check_flags(line: CommandLine) -> None:

@@ -29,10 +29,12 @@ def print_plan(
     data_dir: str,
     num_ranks: int,
     plot_file: str,
+    is_chosen: bool = True,
 ) -> None:
     """Prints what a run would do, and draws it to `plot_file`, unless that is empty.
 
-    Without a data set, the numbers are those of the recipe's.
+    Without a data set, the numbers are those of the recipe's. If the recipe isn't
+    chosen but the default, that for the data set is named.
 
     Raises:
         UserError: If the settings of the run are wrong.
@@ -52,6 +54,8 @@ def print_plan(
     derived = Derived(config, explain.num_parts(config, num_ranks))
     if data_dir:
         check_start(recipe, config, derived.num_parts)
+        if not is_chosen:
+            advise_recipe(contents)
     else:  # Nothing is to start yet.
         check_ranks(config, derived.num_parts)
     if plot_file:

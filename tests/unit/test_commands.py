@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,10 +15,13 @@ from data_prep.records.fitting_recipe import fitting_recipe
 from eval import benchmark
 from eval.benchmark_settings import Settings
 from launch import estimate, place_shards
+from resnet import resnet_main
 from resnet.base import cli, commands, program
 from resnet.base.errors import UserError
 from resnet.config import recipe_file
 from resnet.data import record_sets
+from resnet.distributed.communicator import Communicator
+from resnet.hardware.placement import ProcessInfo
 from resnet.report import page
 from resnet.report.folder import RunFolder
 
@@ -38,7 +42,9 @@ def parsed(command: str) -> tuple[str, cli.CommandLine]:
     assert words[0] in ("python", sys.executable)
     file = Path(words[1]).resolve().relative_to(ROOT)
     module = importlib.import_module(".".join(file.with_suffix("").parts))
-    return str(file), cli.parse(["program", *words[2:]], "", module.FLAGS)
+    takes_arguments = file.name in ("predict.py", "report.py")
+    line = cli.parse(["", *words[2:]], "", module.FLAGS, takes_arguments)
+    return str(file), line
 
 
 def contents(class_names, num_train: int, num_validation: int = 0):
@@ -130,6 +136,20 @@ def test_measured_layouts_speeds_and_predictions_come_with_commands(tmp_path):
     _, line = parsed(page._evaluation(run))
     assert line.values["model_dir"] == str(run.path)
     assert line.values["store_predictions"]
+
+
+def test_after_a_training_its_report_and_predictions_come(monkeypatch):
+    said = []
+    monkeypatch.setattr(resnet_main, "export", lambda *_: None)
+    monkeypatch.setattr(
+        resnet_main.logging, "info", lambda text, *values: said.append(text % values)
+    )
+    config = SimpleNamespace(model_dir="/my runs/1")
+    resnet_main.finish(config, Communicator(ProcessInfo()))
+    report, predict = (parsed(text.partition(": ")[2]) for text in said)
+    assert (report[0], report[1].arguments) == ("eval/report.py", ("/my runs/1",))
+    assert (predict[0], predict[1].arguments) == ("eval/predict.py", ("IMAGE",))
+    assert predict[1].values["model_dir"] == "/my runs/1"
 
 
 def test_programs_of_a_clone_are_files_and_others_installed_commands(

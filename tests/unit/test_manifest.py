@@ -118,7 +118,7 @@ ANY_TEXT = {"sha256", "offsets_sha256", "image_key", "label_key", "name", "reaso
 HARMLESS = [("class_descriptions", []), ("skipped_images", [])]
 OPTIONAL = {
     *("class_descriptions", "skipped_images"),
-    *("image_key", "label_key", "image_format"),
+    *("image_key", "label_key", "image_format", "median_side"),
 }
 
 

@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 from PIL import Image
 
+from data_prep.records import manifest
 from resnet import resnet_main
 from resnet.config.config import CONFIG_FILE, save_config
 from resnet.distributed.communicator import Communicator
@@ -97,6 +98,30 @@ def test_a_set_without_a_validation_split_cannot_be_evaluated_on_the_way(
         assert_refused(done, "needs a validation split, and this data set has none")
     done = run_on(records, "--train_batch_size=4", "--explain")
     assert "evaluation   none\n" in done.stdout
+
+
+def test_own_images_are_planned_by_their_number_and_sizes(run, records, tmp_path):
+    copy = shutil.copytree(records, tmp_path / "records")
+    flags = ("--explain", f"--data_dir={copy}")
+    assert_refused(run(*flags, "--recipe=own"), "has no median_side")
+    path = copy / manifest.FILE_NAME
+    path.write_text(path.read_text().replace('"median_side": 0', '"median_side": 40'))
+    done = run(*flags, "--recipe=own", "--num_ranks=2")
+    assert done.returncode == 0, done.stderr
+    assert "global batch 8 = 2 rank(s) x 4" in done.stdout
+    assert "image size 40: the median" in done.stdout
+    assert_refused(run(*flags, "--recipe=own", "--num_ranks=16"), "Use 16")
+
+
+def test_without_a_recipe_a_small_set_is_told_the_fitting_one(run, records, tmp_path):
+    flags = (f"--data_dir={records}", f"--model_dir={tmp_path / 'model'}")
+    for more in ((), ("--explain",)):
+        assert_refused(run(*flags, *more), "Lower it, or take --recipe=own")
+    sized = (*flags, "--train_batch_size=4", "--train_steps=20", "--explain")
+    done = run(*sized)
+    assert done.returncode == 0, done.stderr
+    assert "has 8 training images: --recipe=own fits it" in done.stderr
+    assert "fits it" not in run(*sized, "--recipe=digits").stderr
 
 
 def test_folders_that_are_missing_or_those_of_the_data_are_refused(run, records):
