@@ -8,24 +8,21 @@ from collections.abc import Sequence
 from data_prep.records import jpeg_header, tf_example
 from data_prep.records.png_data import SIGNATURE
 
-_MOST_FILES = 100  # As many files are read, from the first to the last,
-_MOST_IMAGES = 1_000  # and about as many images, the first ones of each file.
+_NUM_FILES, _NUM_IMAGES = 10, 100  # The first ones, and the first ones of each.
 
 
 def median_side(root: pathlib.Path, paths: Sequence[str], image_key: str) -> int:
-    """Returns the median of the shorter sides of images in pixels; 0 if none is known.
+    """Returns the median of images' shorter sides in pixels; 0 if none is known.
 
-    `paths` are those of record files in `root`.
+    `paths` are those of record files in `root`, over which images are shuffled.
     """
-    chosen = [paths[i * len(paths) // _MOST_FILES] for i in range(_MOST_FILES)]
-    chosen = list(dict.fromkeys(chosen))
     sides: list[int] = []
-    for path in chosen:
+    for path in paths[:_NUM_FILES]:
         images = tf_example.scan_file(
             root / path, lambda features: tf_example.bytes_of(features, image_key)
         )
-        some = itertools.islice(images, -(-_MOST_IMAGES // len(chosen)))
-        sides += filter(None, (_shorter_side(image) for _, _, image in some))
+        first = itertools.islice(images, _NUM_IMAGES)
+        sides += filter(None, (_shorter_side(image) for _, _, image in first))
     return statistics.median_low(sides) if sides else 0
 
 

@@ -90,15 +90,15 @@ def test_explain_has_a_reason_with_the_numbers_of_each_choice():
     for words in (
         "global batch 32 = 4 rank(s) x 8",
         "image size 176: the median of the images' shorter sides is 240 pixels",
-        "resnet18d: for images from 64 pixels, below 4,000 of them",
+        "resnet18d: resnet9 is for less than 64 pixels",
         "batch 32: 900 images / 28 steps per epoch at least",
         "67 epochs: 20 * (10,000 / 900 images)^0.5, within 20 to 200",
         "--augmentation=random_shift",
-        "30 images per class are few",
+        "900 images of 30 classes are few",
     ):
         assert words in text
     assert "Changed from the recipe" not in text
-    assert "images per class" not in " ".join(own.recipe_for(1500, 30, 240).reasons)
+    assert "are few" not in " ".join(own.recipe_for(1500, 30, 240).reasons)
 
 
 def test_it_is_fitted_to_a_set_whose_sizes_are_known():

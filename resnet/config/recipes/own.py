@@ -1,7 +1,7 @@
 """The recipe for a user's own images, which follows from their number and their size.
 
 Its rates and its regularization are those of the recipes for ResNet-9 on CIFAR-10 and
-for Imagenette, whose numbers of images it reproduces there.
+for Imagenette, whose lengths and sizes it has for as many images of their size.
 """
 
 import dataclasses
@@ -24,28 +24,40 @@ _IMAGES_OF_LEAST_EPOCHS = 10_000  # About those of Imagenette.
 _FEW_PER_CLASS = 50
 
 
+def batch_size_of(num_images: int) -> int:
+    """Returns a power of two from 8 to 64 that leaves enough steps in an epoch.
+
+    Fewer than 8 images are in one batch as far as they fit into a power of two.
+    """
+    most = max(num_images // _LEAST_STEPS, _SMALLEST_BATCH)
+    return int(2 ** math.floor(math.log2(min(most, _LARGEST_BATCH, num_images))))
+
+
+def epochs_of(num_images: int) -> int:
+    """Returns the length in epochs, which falls with the root of the images."""
+    epochs = _LEAST_EPOCHS * math.sqrt(_IMAGES_OF_LEAST_EPOCHS / num_images)
+    return round(max(_LEAST_EPOCHS, min(epochs, _MOST_EPOCHS)))
+
+
 def recipe_for(num_images: int, num_classes: int, median_side: int) -> Recipe:
     """Returns the recipe for so many training images of so many pixels."""
-    is_small = median_side < _SMALL_SIDE
-    base, stride = (RESNET9, 8) if is_small else (IMAGENETTE_BEST, 16)
-    target = median_side if is_small else _EVAL_SCALE * median_side
+    base, stride, target = RESNET9, 8, float(median_side)
+    if median_side >= _SMALL_SIDE:
+        base, stride, target = IMAGENETTE_BEST, 16, _EVAL_SCALE * median_side
     size = max(32, min(_multiple(target, stride), IMAGENETTE_BEST.image_size))
     batch, epochs = batch_size_of(num_images), epochs_of(num_images)
     phases = []
     for phase in base.phases:
+        scaled = scaled_phase(phase, epochs / base.epochs, base.rate_factor(batch))
         side = (phase.image_size or base.image_size) * size / base.image_size
-        phases.append(
-            dataclasses.replace(
-                scaled_phase(phase, epochs / base.epochs, base.rate_factor(batch)),
-                name=f"{_multiple(side, stride)}_px",
-                image_size=_multiple(side, stride),
-            )
-        )
+        side = _multiple(side, stride)
+        phases.append(dataclasses.replace(scaled, name=f"{side}_px", image_size=side))
+    is_shallow = base is IMAGENETTE_BEST and num_images < _DEEP_FROM
     recipe = dataclasses.replace(
         base,
         name=NAME,
         source=f"this project: for {num_images:,} images of {num_classes:,} classes",
-        model=base.model if is_small or num_images >= _DEEP_FROM else "resnet18d",
+        model="resnet18d" if is_shallow else base.model,
         image_size=size,
         global_batch_size=batch,
         num_train_examples=num_images,
@@ -58,24 +70,6 @@ def recipe_for(num_images: int, num_classes: int, median_side: int) -> Recipe:
     )
     reasons = tuple(_reasons(recipe, num_classes, median_side))
     return dataclasses.replace(recipe, reasons=reasons)
-
-
-def batch_size_of(num_images: int) -> int:
-    """Returns a power of two from 8 to 64 that leaves enough steps in an epoch.
-
-    Fewer than 8 images are in one batch as far as they fit into a power of two.
-    """
-    most = max(num_images // _LEAST_STEPS, _SMALLEST_BATCH)
-    return int(2 ** math.floor(math.log2(min(most, _LARGEST_BATCH, num_images))))
-
-
-def epochs_of(num_images: int) -> int:
-    """Returns the length in epochs, which falls with the root of the images.
-
-    A tenth of the images is seen about three times as often, in a third of the steps.
-    """
-    epochs = _LEAST_EPOCHS * math.sqrt(_IMAGES_OF_LEAST_EPOCHS / num_images)
-    return round(max(_LEAST_EPOCHS, min(epochs, _MOST_EPOCHS)))
 
 
 def fitted(
@@ -98,34 +92,31 @@ def _multiple(number: float, of: int) -> int:
 
 
 def _reasons(recipe: Recipe, num_classes: int, median_side: int) -> Iterator[str]:
-    num_images, batch = recipe.num_train_examples, recipe.global_batch_size
+    images = f"{recipe.num_train_examples:,} images"
     yield (
         f"image size {recipe.image_size}: the median of the images' shorter sides is"
         f" {median_side:,} pixels"
     )
-    why = f"for images below {_SMALL_SIDE} pixels"
-    if median_side >= _SMALL_SIDE:
-        below = "below" if num_images < _DEEP_FROM else "from"
-        why = f"for images from {_SMALL_SIDE} pixels, {below} {_DEEP_FROM:,} of them"
-    yield f"{recipe.model}: {why}"
-    why = f"{num_images:,} images / {_LEAST_STEPS} steps per epoch at least"
-    if batch in (_LARGEST_BATCH, _SMALLEST_BATCH):
-        why += f", within {_SMALLEST_BATCH} to {_LARGEST_BATCH}"
-    yield f"batch {batch}: {why}"
     yield (
-        f"{recipe.epochs:.0f} epochs: {_LEAST_EPOCHS} *"
-        f" ({_IMAGES_OF_LEAST_EPOCHS:,} / {num_images:,} images)^0.5, within"
-        f" {_LEAST_EPOCHS} to {_MOST_EPOCHS}"
+        f"{recipe.model}: resnet9 is for less than {_SMALL_SIDE} pixels, resnet18d for"
+        f" more and less than {_DEEP_FROM:,} images, resnet34d for more of both"
+    )
+    yield (
+        f"batch {recipe.global_batch_size}: {images} / {_LEAST_STEPS} steps per epoch"
+        f" at least, within {_SMALLEST_BATCH} to {_LARGEST_BATCH}"
+    )
+    yield (
+        f"{recipe.epochs:.0f} epochs: {_LEAST_EPOCHS} * ({_IMAGES_OF_LEAST_EPOCHS:,} /"
+        f" {images})^0.5, within {_LEAST_EPOCHS} to {_MOST_EPOCHS}"
     )
     yield (
         f"{recipe.phases[0].augmentation}: images are mirrored, too; for text or"
         " digits, which must not be, add --augmentation=random_shift"
     )
-    if num_images < _FEW_PER_CLASS * num_classes:
+    if recipe.num_train_examples < _FEW_PER_CLASS * num_classes:
         yield (
-            f"{num_images / num_classes:.3g} images per class are few to train from"
-            " scratch: with the weights of a trained network, --recipe=finetune"
-            " needs fewer"
+            f"{images} of {num_classes:,} classes are few to train from scratch: with"
+            " trained weights, --recipe=finetune needs fewer"
         )
 
 
