@@ -16,7 +16,6 @@ FILES = {
     "resnet-eval": "eval/resnet_eval.py",
     "resnet-export": "eval/export.py",
     "resnet-place-shards": "launch/place_shards.py",
-    "resnet-plan": "launch/plan.py",
     "resnet-predict": "eval/predict.py",
     "resnet-report": "eval/report.py",
     "resnet-train": "resnet/resnet_main.py",
