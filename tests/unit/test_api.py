@@ -202,7 +202,7 @@ def test_mistakes_are_sentences(folder, run, network, tmp_path):
         (lambda: resnet.load(run.model_dir, weights="best"), "raw or ema; got 'best'"),
         (lambda: resnet.open_records(tmp_path), "is not a record set"),
         (lambda: other.evaluate(records), r"has 3 \(a, .*; 3 of the 3 .*: class0, "),
-        (lambda: network.evaluate(records, "test"), "train, validation; got 'test'"),
+        (lambda: network.evaluate(records, "test"), "train, validation; got test"),
         (lambda: network.evaluate(records, batch_size=0), "at least 1; got 0"),
         (lambda: network.predict([gray]), r"got \[40, 40\] of uint8"),
         (lambda: network.predict("cat.jpg"), "a list of images; got 'cat.jpg' alone"),
