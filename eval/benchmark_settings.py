@@ -73,7 +73,7 @@ class Settings:
     @property
     def num_random_classes(self) -> int:
         """The number of classes of random images: that of CIFAR-10 or of ImageNet."""
-        return networks.MODELS[self.model].usual_classes
+        return 10 if networks.MODELS[self.model].image_size <= 32 else 1000
 
     @property
     def phase(self) -> Phase:

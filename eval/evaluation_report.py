@@ -107,22 +107,13 @@ class EvaluationReport:
             # JSON can't hold NaN and infinity: they become null.
             contents = json.loads(text, parse_constant=lambda _: None)
             text = json.dumps(contents, indent=2) + "\n"
-            try:
-                atomic_files.atomic_write_bytes(self._json_file, text.encode())
-            except OSError as error:
-                raise UserError(
-                    "--json_file must be a writable file;"
-                    f" {self._json_file}: {error.strerror}. Name another."
-                ) from error
+            atomic_files.write_named(self._json_file, text.encode(), "--json_file")
 
 
 def check_json_file(json_file: str) -> None:
     """Refuses a file for the results that can't be written; an empty name is none."""
     if not json_file:
         return
-    if not Path(json_file).resolve().parent.is_dir():
-        raise UserError(
-            f"--json_file must be in an existing folder; {json_file} is not."
-        )
+    atomic_files.require_place(json_file, "--json_file")
     if Path(json_file).is_dir():
         raise UserError(f"--json_file must be a file; {json_file} is a folder.")

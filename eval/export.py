@@ -85,8 +85,8 @@ def main(argv: Sequence[str]) -> int:
     out, model_dir = pathlib.Path(settings.out), pathlib.Path(line.values["model_dir"])
     can_be_folded = formats.FORMATS[settings.format].can_be_folded
     is_folded = settings.fold_batch_norm and can_be_folded
-    formats.check(settings.format, settings.precision, is_folded, out)
     config = load_config(str(model_dir))
+    formats.check(settings.format, settings.precision, is_folded, out, config)
     require_lines(config.class_names)
     checkpoint_choice.require(settings.step, settings.weights, config, model_dir)
     logging.use_absl_handler()

@@ -144,7 +144,7 @@ class ClusterFlags:
     )
     num_classes: int = setting(
         0,
-        "The number of classes; 0 for that of CIFAR-10 or ImageNet, by the network.",
+        "The number of classes; 0 for that of the recipe's data set.",
         bounds=COUNT_OR_ZERO,
         topic=topics.RECIPE,
     )
@@ -177,7 +177,7 @@ def main(argv: Sequence[str]) -> int:
     question, flags = line.of(Question), line.of(ClusterFlags)
     recipe = recipe_file.get(line.values["recipe"])
     overrides = command_line.overrides(line)
-    config = resolve(recipe, overrides, recipe.num_train_examples, ("of the data",))
+    config = resolve(recipe, overrides, recipe.num_train_examples, ())
     cluster, image_size = read_cluster(line.of(NodeSpeed), flags, config)
     training = estimator.workload_of(
         config, flags.num_classes, image_size, 1e3 * flags.image_kilobytes

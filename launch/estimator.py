@@ -89,8 +89,8 @@ def workload_of(
 ) -> Workload:
     """Returns the workload of a run, refusing one that can't be estimated.
 
-    Of 0 classes, there are those usual for the network; the nodes' rate is for images
-    of `rate_image_size` pixels a side.
+    Of 0 classes, there are those of the settings; the nodes' rate is for images of
+    `rate_image_size` pixels a side.
     """
     if config.is_async:
         raise UserError(
@@ -102,7 +102,7 @@ def workload_of(
             f"--method={config.method} is not estimated. The bytes of its messages are"
             " in what resnet_main.py --explain --num_ranks=N prints."
         )
-    classes = num_classes or networks.MODELS[config.model].usual_classes
+    classes = num_classes or config.num_classes
     num_exchanges = num_averages = 0
     for index, phase in enumerate(config.phases):
         if phase.is_local:

@@ -255,11 +255,11 @@ def _resolve(
         request.recipe,
         request.overrides,
         request.num_train_examples,
-        request.class_names or ("?",),
+        request.class_names,
     )
     num_parts = explain.num_parts(config, num_ranks)
     check_start(request.recipe, config, num_parts)
-    run = Derived(config, num_parts, len(request.class_names))
+    run = Derived(config, num_parts)
     if not memory_bytes or request.overrides.get("accumulation_steps") is not None:
         return run, []
     examples = config.global_batch_size // num_parts
@@ -390,6 +390,7 @@ def _warnings_of_nodes(topology: Topology, dialect: Dialect) -> Iterator[str]:
 
 
 def _warnings_of_run(topology: Topology, chosen: Layout, run: Derived) -> Iterator[str]:
+    yield from explain.warnings(run)
     if not topology.memory_bytes:
         yield (
             "the memory of a node isn't known (--memory_gb), so it isn't checked that"

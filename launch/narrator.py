@@ -153,7 +153,7 @@ def _training(plan: JobPlan, run: Derived) -> Iterator[tuple[str, str]]:
     )
     yield (
         "gradients",
-        f"{run.num_parameters:,} values with {run.num_classes:,} classes,"
+        f"{run.num_parameters:,} values with {run.config.num_classes:,} classes,"
         f" {run.gradient_bytes / 1e6:.1f} MB in float32",
     )
 
@@ -179,7 +179,7 @@ def _numbers(plan: JobPlan, run: Derived) -> dict[str, Any]:
             }
             for phase in run.phases
         ],
-        "num_classes": run.num_classes,
+        "num_classes": config.num_classes,
         "num_parameters": run.num_parameters,
         "gradient_bytes": run.gradient_bytes,
         "rank_memory_bytes": run.rank_memory_bytes,

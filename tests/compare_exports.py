@@ -128,7 +128,7 @@ def exports(
                     config, trained.step, trained.weights, precision
                 )
                 try:
-                    formats.check(name, precision, True, path)
+                    formats.check(name, precision, True, path, config)
                     formats.write(name, trained, described, path)
                 except UserError as error:
                     print(f"{name:11} {precision:8} {error}", flush=True)

@@ -1,5 +1,6 @@
 """Lists the labelled images in the record files of a tensorflow_datasets data set."""
 
+import importlib
 import os
 import pathlib
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from data_prep.records.layouts import Layout
 from data_prep.records.tf_example import Features
 from data_prep.sources import imagenet_labels
 from data_prep.sources.image_list import Entry, ImageList, Source
-from resnet.base import environment
+from resnet.base import environment, output
 from resnet.base.errors import UserError
 
 _FILENAME_KEYS = ("file_name", "filename", "image/filename")  # Names used by data sets.
@@ -70,6 +71,9 @@ def _prepare(
         by_name = dict(features if is_dict else {})
         kinds = {name: type(feature).__name__ for name, feature in by_name.items()}
         layouts.choose_image_and_label(tfds_name, kinds, label)
+        if not builder.data_path.exists():  # Preparing it needs TensorFlow.
+            with output.without_startup_notes():
+                importlib.import_module("tensorflow")
         builder.download_and_prepare(
             file_format="tfrecord",
             # The prepared copies in the cloud differ, and without a network the search

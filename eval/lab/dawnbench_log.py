@@ -25,7 +25,7 @@ from resnet.base import program  # Before imports that may fail.
 import numpy as np
 
 from eval.measuring import hours_of_steps
-from resnet.base import atomic_files, cli, errors
+from resnet.base import atomic_files, cli
 from resnet.base.errors import UserError
 from resnet.base.settings import setting
 from resnet.config.config import Config, load_config
@@ -61,8 +61,7 @@ def main(argv: Sequence[str]) -> int:
     lines = read(metrics) if metrics.exists() else []
     text = table(config, lines, str(metrics))
     path = pathlib.Path(line.of(LogSettings).tsv_file or folder / "logs.tsv")
-    with errors.naming_failures(f"writing {path}"):
-        atomic_files.atomic_write_bytes(path, text.encode())
+    atomic_files.write_named(path, text.encode(), "--tsv_file")
     print(path)
     return 0
 

@@ -9,6 +9,8 @@ import secrets
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from resnet.base.errors import UserError, naming_failures
+
 _PARTIAL_SUFFIX = ".partial"
 _NOT_FOR_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _LEFTOVER_NAME = re.compile(rf"\..+\.[0-9a-f]{{8}}{re.escape(_PARTIAL_SUFFIX)}")
@@ -46,6 +48,24 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Replaces a file's content by `data`, durably and atomically."""
     with atomic_file(path) as file:
         file.write(data)
+
+
+def write_named(path: str | os.PathLike[str], data: bytes, flag: str) -> None:
+    """Writes the file that a flag names, atomically, and makes its folder."""
+    with naming_failures(f"writing the file of {flag}, {path},"):
+        pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+        atomic_write_bytes(path, data)
+
+
+def require_place(path: str | os.PathLike[str], flag: str) -> None:
+    """Refuses a path, which a flag names, where nothing new can be written."""
+    parents = pathlib.Path(path).absolute().parents
+    folder = next(filter(os.path.lexists, parents), pathlib.Path("/"))
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(
+            f"{flag}={path} must be in a folder that can be written to; {folder} isn't"
+            " one."
+        )
 
 
 def remove_leftovers(folder: str | os.PathLike[str], name: str = "*") -> None:

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator
 from types import TracebackType
 
-from resnet.base import limits
+from resnet.base import interpreter, limits
 
 EXIT_CODE = 2  # Exit code of all programs for a mistake of the user.
 
@@ -33,7 +33,7 @@ def naming_failures(action: str) -> Iterator[None]:
 
 
 def report_failed_imports() -> None:
-    """Makes this process report in a sentence that PYTHONPATH makes an import fail.
+    """Makes this process report in a sentence why an import fails, if that is known.
 
     It is to be called before other imports.
     """
@@ -43,9 +43,10 @@ def report_failed_imports() -> None:
 def describe_failed_import(error: BaseException) -> str:
     """Returns the sentence about a failed start; empty if the cause isn't known.
 
-    It is a limit of the system, or PYTHONPATH that makes an import fail. An error other
-    than ImportError and SyntaxError counts as an import's only if it was raised at the
-    top level of a module, since functions may also be called after the imports.
+    It is a limit of the system, PYTHONPATH that makes an import fail, or a Python that
+    isn't the environment's. An error other than ImportError and SyntaxError counts as
+    an import's only if it was raised at the top level of a module, since functions may
+    also be called after the imports.
     """
     if limit := limits.describe_exhaustion(error):
         return limit
@@ -65,6 +66,8 @@ def describe_failed_import(error: BaseException) -> str:
                 f"{file} fails ({error}). It is imported since PYTHONPATH names"
                 f" {folder}, which hides packages of the environment. Unset PYTHONPATH."
             )
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return interpreter.describe_missing(error.name.split(".")[0])
     return ""
 
 

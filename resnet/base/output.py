@@ -6,11 +6,14 @@ if that is possible again. `print_result` is for what a program is run for, whic
 not be lost silently.
 """
 
+import contextlib
 import errno
 import io
 import os
+import re
 import select
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from resnet.base.errors import UserError
@@ -19,6 +22,7 @@ _errors: dict[int, OSError] = {}  # The last one of each descriptor.
 _cut: set[int] = set()  # Descriptors whose last line is incomplete.
 _unread: set[int] = set()  # Descriptors whose reader was too slow the last time.
 _READER_SECONDS = 2.0
+_STARTUP_NOTE = re.compile("^I0000|^WARNING: All log messages before|cuInit")
 
 
 def write(descriptor: int, data: Any, is_patient: bool = True) -> None:
@@ -89,6 +93,28 @@ def secure() -> None:
         sys.stdout = stream(1, sys.__stdout__)  # type: ignore[arg-type]
     if sys.stderr is sys.__stderr__:
         sys.stderr = stream(2, sys.__stderr__)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def without_startup_notes() -> Iterator[None]:
+    """Leaves out TensorFlow's notes while it is imported in the block.
+
+    TensorFlow 2.21 prints them at any TF_CPP_MIN_LOG_LEVEL. Warnings and errors are
+    passed on at the end, except the one about a missing GPU.
+    """
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with open(os.memfd_create("notes"), "w+b") as notes:
+        os.dup2(notes.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            notes.seek(0)
+            for line in notes.read().decode(errors="replace").splitlines():
+                if not _STARTUP_NOTE.search(line):
+                    print(line, file=sys.stderr)
 
 
 def print_result(text: str) -> None:

@@ -1,8 +1,8 @@
 """How a program starts and ends: `main(argv) -> exit code`, and errors as sentences.
 
-Programs import this first: from then on, what can't be printed is dropped (`output`),
-and an import that fails because PYTHONPATH hides packages of the environment is one
-sentence. The installed commands are here too.
+Programs import this first: a Python without the project's packages is refused, and from
+then on, what can't be printed is dropped (`output`), and an import that fails is one
+sentence where its cause is known. The installed commands are here too.
 """
 
 import functools
@@ -11,6 +11,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from resnet.base import interpreter
+
+interpreter.require("absl")  # All programs need it. Before what needs a newer Python.
+
+# isort: split
 
 from resnet.base import output
 from resnet.base.errors import EXIT_CODE, UserError, report_failed_imports

@@ -351,12 +351,6 @@ class Derived:
 
     config: Config
     num_parts: int  # The number of parts of a global batch (`explain.num_parts`).
-    known_classes: int = 0  # Of a data set; 0 for those of CIFAR-10 or ImageNet.
-
-    @property
-    def num_classes(self) -> int:
-        """The number of classes that parameters are counted for."""
-        return self.known_classes or networks.MODELS[self.config.model].usual_classes
 
     @property
     def first_step(self) -> int:
@@ -415,8 +409,10 @@ class Derived:
     @property
     def num_parameters(self) -> int:
         """The number of trainable values."""
-        model, se_ratio = self.config.model, self.config.se_ratio
-        return networks.num_parameters(model, self.num_classes, se_ratio)
+        config = self.config
+        return networks.num_parameters(
+            config.model, config.num_classes, config.se_ratio
+        )
 
     @property
     def gradient_bytes(self) -> int:

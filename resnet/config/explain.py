@@ -17,6 +17,7 @@ from resnet.config.recipe import NO_BOUND, Recipe, TrainingSettings
 from resnet.config.rules import num_workers
 
 _LABEL_WIDTH = 13
+_FEW_EXAMPLES = 8  # Fewer on a rank at a time are worth a warning.
 _NARROWEST_COLUMN = 16
 _BARS = " ▁▂▃▄▅▆▇█"
 _BAR_COLUMNS = 48
@@ -88,7 +89,21 @@ def describe_run(
     lines += listed("Why", recipe.reasons)
     lines += listed("Changed from the recipe", changes)
     lines += listed("Deviations from the source", recipe.deviations)
+    lines += listed("Warnings", warnings(derived))
     return "\n".join(lines)
+
+
+def warnings(derived: Derived) -> Iterator[str]:
+    """Yields a sentence on each number that is valid, but rarely what is wanted."""
+    config = derived.config
+    if derived.micro_batch_size < _FEW_EXAMPLES <= config.global_batch_size:
+        parts = config.global_batch_size // (_FEW_EXAMPLES * config.accumulation_steps)
+        yield (
+            f"{derived.num_parts:,} ranks have only {derived.micro_batch_size} image(s)"
+            " each at a time, too few to compute fast and for the statistics of batch"
+            f" normalization: start at most {max(parts, 1):,} ranks, or give a larger"
+            " --train_batch_size"
+        )
 
 
 def _facts(

@@ -31,11 +31,6 @@ class ModelRow(NamedTuple):
     has_one_image_size: bool = False  # Whether its dense layers fit one size of images.
     has_image_statistics: bool = False  # Weights computed from training images.
 
-    @property
-    def usual_classes(self) -> int:
-        """The classes of CIFAR-10 or MNIST, or of ImageNet, by the size of images."""
-        return 10 if self.image_size <= 32 else 1000
-
 
 def _resnet(depth: int, body: int, activations: int, is_d: bool = False) -> ModelRow:
     classifier = STAGE_FILTERS[-1]

@@ -244,6 +244,7 @@ class Recipe(TrainingSettings):
     name: str
     source: str  # The publication or program that the numbers come from.
     num_train_examples: int = recipe_setting(bounds=COUNT)
+    num_classes: int = recipe_setting(1000, bounds=COUNT)  # Of its data set.
     phases: tuple[RecipePhase, ...]
     # The rule for the learning rates of another batch size: they are multiplied by the
     # ratio of the sizes, or its root; "none" is that the source has no rule.

@@ -87,8 +87,9 @@ def resolve(
 ) -> Config:
     """Returns the settings of a run: the recipe's, but for overrides other than None.
 
-    A setting that isn't in `OVERRIDABLE` is a TypeError, and one that is out of its
-    range or contradicts another one a UserError.
+    Without class names, there are as many classes as in the recipe's data set. A
+    setting that isn't in `OVERRIDABLE` is a TypeError, and one that is out of its range
+    or contradicts another one a UserError.
     """
     overrides = {name: value for name, value in overrides.items() if value is not None}
     if unknown := sorted(set(overrides) - set(settings.declarations(*OVERRIDABLE))):
@@ -103,7 +104,7 @@ def resolve(
         recipe=recipe.name,
         num_train_examples=num_train_examples,
         class_names=class_names,
-        num_classes=len(class_names),
+        num_classes=len(class_names) or recipe.num_classes,
         phases=phases_in_steps(
             recipe, overrides, values["global_batch_size"], num_train_examples
         ),

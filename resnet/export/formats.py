@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from resnet.base.atomic_files import sync_folder
+from resnet.base.atomic_files import require_place, sync_folder
 from resnet.base.errors import UserError, naming_failures
 from resnet.checkpoint.weight_formats import files
+from resnet.config.config import Config
 from resnet.export import runtime_formats, tensorflow_formats, weight_files
 from resnet.export.contents import Contents, Probabilities, from_text
 
@@ -50,6 +51,8 @@ class Format:
     # The requirements of the packages that write it, by the names of their modules.
     packages: dict[str, str] = dataclasses.field(default_factory=dict)
     runtime: str = ""  # The package that computes it; empty if TensorFlow does.
+    # Refuses the network of a run that it can't hold.
+    check_network: Callable[[Config], None] = lambda config: None
 
 
 # requirements-export.in has the same packages.
@@ -108,12 +111,15 @@ FORMATS = {
         suffixes=files.SUFFIXES,
         can_be_unfolded=True,
         can_be_folded=False,
+        check_network=weight_files.require_torchvision_network,
     ),
 }
 COMPUTED = {name: kind for name, kind in FORMATS.items() if kind.load}
 
 
-def check(name: str, precision: str, is_folded: bool, path: Path) -> None:
+def check(
+    name: str, precision: str, is_folded: bool, path: Path, config: Config
+) -> None:
     """Refuses what a format can't hold, and a path that it can't be written to."""
     kind = FORMATS[name]
     if precision not in kind.precisions:
@@ -141,6 +147,7 @@ def check(name: str, precision: str, is_folded: bool, path: Path) -> None:
             " isn't installed (pip install torch). Name one that ends in .safetensors"
             " or .npz."
         )
+    kind.check_network(config)
     _check_path(path)
 
 
@@ -225,15 +232,13 @@ def write(name: str, trained: "TrainedNetwork", contents: Contents, path: Path) 
 
 
 def _check_path(path: Path) -> None:
-    """Refuses a path that exists already, or whose folder doesn't."""
+    """Refuses a path that exists already, or that can't be made."""
     if os.path.lexists(path):
         raise UserError(
             f"{path} exists already, and exports replace nothing. Remove it, or name"
             " another path."
         )
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise UserError(f"{path} must be in an existing folder; {folder} is not one.")
+    require_place(path, "--out")
 
 
 @contextlib.contextmanager
@@ -241,17 +246,19 @@ def _created(path: Path) -> Iterator[Path]:
     """Yields a path to write to; its content appears at `path` after the block.
 
     The yielded path has the last part of `path` as its last part, and doesn't exist. It
-    lies in a hidden folder, which is removed after an error; a crash can leave it.
+    lies in a hidden folder, which is removed after an error; a crash can leave it. The
+    files get the permissions of new files: some libraries write private ones.
     """
     _check_path(path)
     parent = path.absolute().parent
     hidden = parent / f".{path.name}.{secrets.token_hex(4)}.partial"
     with naming_failures(f"writing {path}"):
         try:
+            parent.mkdir(parents=True, exist_ok=True)
             hidden.mkdir()
             unfinished = hidden / path.name
             yield unfinished
-            _sync(unfinished)
+            _sync(unfinished, mode=hidden.stat().st_mode & 0o666)
             _check_path(path)
             unfinished.rename(path)
             sync_folder(parent)
@@ -259,12 +266,13 @@ def _created(path: Path) -> Iterator[Path]:
             shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _sync(path: Path) -> None:
-    """Makes a file durable (fsync), or a folder with all that it contains."""
+def _sync(path: Path, mode: int) -> None:
+    """Makes a file, or a folder with all its files, durable (fsync), of a mode."""
     paths = [path]
     for root, _, names in os.walk(path):
         sync_folder(root)
         paths += [Path(root, name) for name in names]
     for file in filter(Path.is_file, paths):
+        file.chmod(mode)
         with file.open("rb") as opened:
             os.fsync(opened.fileno())

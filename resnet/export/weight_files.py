@@ -71,7 +71,7 @@ def write_state_dict(
     of an .npz file. The values are those of all variables of the network by their
     paths, float32. Raises UserError if torchvision has no such network.
     """
-    _require_equal_network(config)
+    require_torchvision_network(config)
     state = torchvision.state_dict(values)
     if path.suffix == ".safetensors":
         from safetensors.numpy import save_file
@@ -87,7 +87,7 @@ def write_state_dict(
         torch.save(tensors, path)
 
 
-def _require_equal_network(config: Config) -> None:
+def require_torchvision_network(config: Config) -> None:
     """Refuses a network whose logits would be others in torchvision."""
     if config.resnet_variant != torchvision.VARIANT:
         raise UserError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from resnet.base import atomic_files
-from resnet.base.errors import UserError, naming_failures
+from resnet.base.errors import UserError
 from resnet.base.text import size
 from resnet.config.config import Config, Derived
 from resnet.metrics.jsonl import Line
@@ -41,9 +41,7 @@ def write(figure: "Figure", path: pathlib.Path, flag: str) -> None:
         )
     drawn = io.BytesIO()
     figure.savefig(drawn, format=path.suffix[1:], dpi=_DOTS_PER_INCH)
-    with naming_failures(f"writing the file of {flag}, {path},"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_files.atomic_write_bytes(path, drawn.getvalue())
+    atomic_files.write_named(path, drawn.getvalue(), flag)
 
 
 def _panels(

@@ -17,6 +17,11 @@ from resnet.metrics.jsonl import Line
 from resnet.watchdog import history
 
 STUDY_FILE = "study.json"
+# A run or study has at least one of them, also if it has failed.
+_FILES = (
+    *(CONFIG_FILE, jsonl.FILE, history.FILE, history.FAILURE_FILE),
+    *(STUDY_FILE, step_dirs.FOLDER),
+)
 
 
 class SavedStep(NamedTuple):
@@ -75,6 +80,11 @@ def read_all(paths: Sequence[Path]) -> list[RunFolder]:
     for path in paths:
         if not path.is_dir():
             raise UserError(f"expected the folder of a run; {path} is none.")
+        if not any((path / name).exists() for name in _FILES):
+            raise UserError(
+                f"expected the folder of a run; {path} has none of {', '.join(_FILES)}."
+                " Name the --model_dir of a training."
+            )
     return [
         dataclasses.replace(read(path), name=name)
         for path, name in zip(paths, names_of(paths), strict=True)

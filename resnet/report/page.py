@@ -12,7 +12,6 @@ import jinja2
 from markupsafe import Markup
 
 from resnet.base import atomic_files, commands
-from resnet.base.errors import naming_failures
 from resnet.report import charts, curves, predictions, settings, story, study, words
 from resnet.report.charts import Figure, Mark, Table
 from resnet.report.folder import RunFolder, read_all
@@ -25,9 +24,7 @@ _MAX_ROWS = 200  # Longest table of events.
 def write(paths: Sequence[Path], out: Path) -> None:
     """Writes the page of runs or studies in folders to a file, and makes its folder."""
     text = html_of(read_all(paths))
-    with naming_failures(f"writing the report, of --out, to {out}"):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        atomic_files.atomic_write_bytes(out, text.encode("utf-8", "replace"))
+    atomic_files.write_named(out, text.encode("utf-8", "replace"), "--out")
 
 
 class Section(NamedTuple):

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import importlib
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from data_prep.records.manifest import RecordSet
-from resnet.base import environment, limits
+from resnet.base import environment, limits, output
 from resnet.base.errors import UserError
 from resnet.config.command_line import JobSettings
 from resnet.data import record_sets
@@ -31,8 +30,6 @@ from resnet.watchdog import scratch_dir
 
 if TYPE_CHECKING:  # It imports TensorFlow.
     from resnet.data.record_files import ExampleShard
-
-_STARTUP_NOTE = re.compile("^I0000|^WARNING: All log messages before|cuInit")
 
 # Keras imports them where they are installed, for wrappers and plots of its own, which
 # takes a third of the time and an eighth of the memory of importing TensorFlow.
@@ -215,9 +212,7 @@ def start_tensorflow(communicator: Communicator) -> None:
 def import_tensorflow() -> None:
     """Imports TensorFlow without its notes.
 
-    TensorFlow 2.21 prints them on each rank, at any TF_CPP_MIN_LOG_LEVEL. Warnings and
-    errors are passed on, except the one about a missing GPU. Also outside ranks, the
-    environment is that of `environment.changes`.
+    Also outside ranks, the environment is that of `environment.changes`.
 
     Raises:
         UserError: If another installation hides this one, a limit is too low, or Keras
@@ -230,21 +225,10 @@ def import_tensorflow() -> None:
         changed = environment.changes(os.environ)
         if ignored := environment.settle(os.environ, changed):
             logging.warning("%s", ignored)
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    with open(os.memfd_create("notes"), "w+b") as notes:
-        os.dup2(notes.fileno(), 2)
-        try:
-            with _hidden(_UNUSED_BY_KERAS):
-                tensorflow = importlib.import_module("tensorflow")
-            tensorflow.config.list_physical_devices()  # Searches for GPUs and logs it.
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
-            notes.seek(0)
-            for line in notes.read().decode(errors="replace").splitlines():
-                if not _STARTUP_NOTE.search(line):
-                    print(line, file=sys.stderr)
+    with output.without_startup_notes():
+        with _hidden(_UNUSED_BY_KERAS):
+            tensorflow = importlib.import_module("tensorflow")
+        tensorflow.config.list_physical_devices()  # Searches for GPUs and logs it.
     _check_keras()
 
 

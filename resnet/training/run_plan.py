@@ -40,7 +40,7 @@ def print_plan(
         UserError: If the settings of the run are wrong.
     """
     num_examples = recipe.num_train_examples
-    class_names: tuple[str, ...] = ("of the data",)
+    class_names: tuple[str, ...] = ()
     if data_dir:
         contents = manifest.load(data_dir, "train").manifest
         recipe = fitted(recipe, contents)
@@ -63,8 +63,6 @@ def print_plan(
         figure.write(drawn, pathlib.Path(plot_file), "--explain_plot")
     exchange = ""
     if config.compress != "none":
-        if not data_dir:
-            config = dataclasses.replace(config, num_classes=derived.num_classes)
         exchange = _describe_exchange(config, num_ranks)
     print_result(explain.describe_run(recipe, overrides, derived, exchange))
 

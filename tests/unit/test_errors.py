@@ -2,12 +2,13 @@
 
 import errno
 import os
+import shlex
 import subprocess
 import sys
 
 import pytest
 
-from resnet.base import errors
+from resnet.base import errors, interpreter
 from tests.in_process import assert_refused
 from tests.sources import ROOT
 
@@ -57,6 +58,29 @@ def test_a_broken_package_is_named_in_one_sentence(tmp_path, program, package, c
         timeout=100,
     )
     assert_refused(done, f"PYTHONPATH names {tmp_path}, which hides packages")
+
+
+def test_a_python_without_the_packages_is_told_of_the_environment(tmp_path):
+    """As that of a shell in which nothing is activated, in any folder."""
+    done = subprocess.run(
+        [sys.executable, "-S", str(ROOT / "launch/plan.py"), "--probe"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert_refused(done, "no package absl")
+    assert f"source {shlex.quote(str(ROOT / '.venv/bin/activate'))}" in done.stderr
+
+
+def test_a_package_that_only_the_environment_has_is_named(monkeypatch, tmp_path):
+    error = ModuleNotFoundError("No module named 'numpy.linalg'", name="numpy.linalg")
+    assert errors.describe_failed_import(error) == ""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert "no package numpy," in errors.describe_failed_import(error)
+    monkeypatch.setattr(interpreter, "_ROOT", tmp_path)  # Installed from a wheel.
+    assert errors.describe_failed_import(error) == ""
 
 
 def test_other_failures_are_not_blamed_on_pythonpath(monkeypatch, tmp_path):

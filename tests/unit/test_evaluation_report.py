@@ -82,14 +82,15 @@ def test_numbers_that_are_not_finite_are_null_in_the_file(tmp_path):
     assert (found["loss"], found["cross_entropy"]) == (None, None)
 
 
-def test_a_file_that_cannot_be_written_is_the_users_to_mend(tmp_path):
-    folder = tmp_path / "there"
-    folder.mkdir()
-    check_json_file(str(folder / "eval.json"))
-    report = EvaluationReport({}, str(folder / "eval.json"))
-    folder.rmdir()
-    words = r"--json_file must be a writable file; .*/eval.json: No such file or dir"
-    with pytest.raises(UserError, match=words):
-        report.add(Evaluated([20], "raw", "none"), RESULT)
-    with pytest.raises(UserError, match="--json_file must be in an existing folder"):
-        check_json_file(str(folder / "eval.json"))
+def test_the_folder_of_the_file_is_made_and_one_that_cannot_be_is_refused(tmp_path):
+    path = tmp_path / "new/folder/eval.json"
+    check_json_file(str(path))
+    EvaluationReport({}, str(path)).add(Evaluated([20], "raw", "none"), RESULT)
+    assert path.exists()
+    inside = str(path / "eval.json")  # A file has none.
+    with pytest.raises(UserError, match=r"writing the file of --json_file, .* failed"):
+        EvaluationReport({}, inside).add(Evaluated([20], "raw", "none"), RESULT)
+    with pytest.raises(UserError, match=f"--json_file={inside} must be in a folder"):
+        check_json_file(inside)
+    with pytest.raises(UserError, match="--json_file must be a file"):
+        check_json_file(str(tmp_path))

@@ -1,6 +1,7 @@
 """The program of exports: what it refuses; and files that are no exports."""
 
 import dataclasses
+import os
 import re
 import sys
 from pathlib import Path
@@ -82,7 +83,7 @@ def test_what_appears_meanwhile_is_not_replaced(tmp_path, monkeypatch):
 def test_a_file_of_pytorch_without_pytorch_is_refused_at_once(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UserError, match=r"ends in \.pth needs PyTorch to be written"):
-        formats.check("torchvision", formats.FLOAT32, False, tmp_path / "a.pth")
+        formats.check("torchvision", "float32", False, tmp_path / "a.pth", Config)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +102,11 @@ def test_a_file_of_pytorch_without_pytorch_is_refused_at_once(tmp_path, monkeypa
         (["--out=x", "--step=7"], "no checkpoint of step 7 is saved"),
         (["--model_dir=", "--out=x"], "--model_dir is required"),
         (["--model_dir=records", "--out=x"], "config.json"),
+        (["--out=exported/x"], "--out=exported/x must be in a folder that can be writ"),
+        (
+            ["--format=torchvision", "--out=x.npz"],
+            "only networks of --resnet_variant=torchvision can be written for",
+        ),
     ],
 )
 def test_what_cannot_be_exported_is_refused_before_tensorflow_starts(
@@ -126,12 +132,22 @@ def test_a_class_name_that_no_label_file_can_hold_is_refused(config, tmp_path):
         end_of_training.check(other)
 
 
-def test_a_network_that_torchvision_would_compute_otherwise_is_not_written_for_it(
-    config, tmp_path
+def test_an_export_has_the_mode_of_new_files_in_a_folder_made_for_it(
+    tmp_path, monkeypatch
 ):
-    done = exported_run.export(config, "torchvision", tmp_path / "x.npz")
-    assert_refused(done, "only networks of --resnet_variant=torchvision can be written")
-    assert list(tmp_path.iterdir()) == []
+    """Libraries write files of mode 0600, as that of safetensors does."""
+
+    def write(trained: Any, contents: Any, path: Path) -> None:
+        (path / "assets").mkdir(parents=True)
+        (path / "assets" / "private").touch(mode=0o600)
+
+    set_writer(monkeypatch, "savedmodel", write)
+    before = os.umask(0o027)
+    try:
+        formats.write("savedmodel", None, None, tmp_path / "a/b/x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a/b/x/assets/private").stat().st_mode & 0o777 == 0o640
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(

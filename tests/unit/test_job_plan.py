@@ -242,6 +242,18 @@ def on_two_ranks(recipe=R24K, **overrides):
     return make(nodes, recipe=recipe, ranks_per_node=2, overrides=overrides).run
 
 
+def test_many_nodes_for_a_small_data_set_are_warned_of():
+    imagenette = RECIPES["imagenette"]
+    plan = make(topology.stated(16, 2, 8), recipe=imagenette)
+    assert plan.run.config.num_classes == 10  # Not those of ImageNet.
+    assert plan.run.num_parameters == 23_508_032 + 10 * 2_049
+    few = "32 ranks have only 2 image(s) each at a time"
+    assert [few in warning for warning in plan.warnings].count(True) == 1
+    assert "start at most 8 ranks" in " ".join(plan.warnings)
+    enough = make(topology.stated(4, 2, 8), recipe=imagenette)
+    assert "at a time" not in " ".join([*enough.warnings, *make().warnings])
+
+
 def test_the_measured_memory_is_met():
     # RESULTS.md: 2 ranks with 32 images each, in MiB.
     for precision, measured in (("float32", 3347), ("bf16", 2180)):

@@ -116,6 +116,17 @@ def test_no_file_gets_the_number_of_a_stream_that_was_closed(tmp_path, closed):
     assert (int(number) > 2, code) == (True, "0")
 
 
+def test_notes_of_an_import_are_left_out_and_warnings_are_not(capfd):
+    notes = (
+        "WARNING: All log messages before absl::InitializeLog() is called",
+        "I0000 00:00:1.2  9 cudart_stub.cc:31] Could not find cuda drivers",
+        "E0000 00:00:1.2  9 cuda.cc:1] failed call to cuInit: no device",
+    )
+    with output.without_startup_notes():
+        os.write(2, "\n".join([*notes, "W0000 a warning", ""]).encode())
+    assert capfd.readouterr().err == "W0000 a warning\n"
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE])
 def test_a_result_is_not_lost_silently(monkeypatch, number):
     def fail(descriptor: int, data: bytes) -> int:

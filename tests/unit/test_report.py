@@ -426,10 +426,16 @@ def test_the_program_writes_the_page_into_the_first_folder(tmp_path):
 def test_what_is_no_folder_is_refused(tmp_path):
     assert_refused(run(report), "expected the folder of at least one run")
     assert_refused(run(report, str(tmp_path / "none")), "expected the folder of a run")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/cat.jpg").touch()
+    done = run(report, str(tmp_path / "images"))
+    assert_refused(done, "images has none of config.json, metrics.jsonl, history.jsonl")
+    assert os.listdir(tmp_path / "images") == ["cat.jpg"]
+    (tmp_path / "history.jsonl").touch()
     (tmp_path / "file").touch()
     for out in (tmp_path / "file" / "page.html", "."):
         done = run(report, str(tmp_path), f"--out={out}")
-        assert_refused(done, f"writing the report, of --out, to {out} failed")
+        assert_refused(done, f"writing the file of --out, {out}, failed")
 
 
 def test_folders_of_the_same_name_are_told_apart():

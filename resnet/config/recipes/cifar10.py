@@ -24,6 +24,7 @@ RESNET9 = Recipe(
     image_size=32,
     global_batch_size=512,
     num_train_examples=50_000,
+    num_classes=10,
     phases=(
         RecipePhase(
             epochs=24,

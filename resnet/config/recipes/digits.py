@@ -10,6 +10,7 @@ DIGITS = Recipe(
     image_size=32,
     global_batch_size=64,
     num_train_examples=1437,
+    num_classes=10,
     phases=(
         RecipePhase(
             epochs=12,
@@ -33,6 +34,7 @@ DIGITS_MLP = Recipe(
     image_size=28,
     global_batch_size=100,
     num_train_examples=DIGITS.num_train_examples,
+    num_classes=10,
     phases=(
         RecipePhase(
             name="4_epochs_of_60000",  # The training images of MNIST.

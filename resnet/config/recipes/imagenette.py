@@ -9,7 +9,7 @@ from resnet.config.recipes.imagenet_lars import LARS_40EP_4K
 from resnet.config.schedules import Schedule
 
 _of_imagenette = functools.partial(
-    Recipe, global_batch_size=64, num_train_examples=9469
+    Recipe, global_batch_size=64, num_train_examples=9469, num_classes=10
 )
 
 IMAGENETTE = _of_imagenette(
@@ -42,6 +42,7 @@ def _shrunk_recipe(base: Recipe, name: str, source: str, factor: float) -> Recip
         image_size=128,
         global_batch_size=64,
         num_train_examples=9469,
+        num_classes=10,
         phases=tuple(
             dataclasses.replace(
                 scaled_phase(phase, fraction, factor), label_smoothing=0.1

@@ -42,6 +42,7 @@ CIFAR10_BSP = Recipe(
     image_size=28,  # Cropped from 32.
     global_batch_size=NUM_WORKERS * 256,
     num_train_examples=50_000,
+    num_classes=10,
     phases=(
         # What the source calls an epoch has 60,000 of the 50,000 images.
         _phase(40 * 60_000 / 50_000, 0.4, "40_epochs_of_60000"),

@@ -1,0 +1,38 @@
+"""Whether this Python has the project's packages; else, how to use the one that has.
+
+Standard library only, and no syntax newer than 3.8: a system's Python may be old.
+"""
+
+import importlib.util
+import shlex
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def require(package: str) -> None:
+    """Ends the program with exit code 2 and a sentence if a package is missing.
+
+    To run another Python instead would be wrong under mpirun, which has to be that of
+    the environment as well.
+    """
+    sentence = importlib.util.find_spec(package) is None and describe_missing(package)
+    if sentence:
+        print(f"error: {sentence}", file=sys.stderr)
+        sys.exit(2)
+
+
+def describe_missing(package: str) -> str:
+    """Returns the sentence on a missing package; empty in the clone's environment."""
+    venv = _ROOT / ".venv"
+    is_clone = (_ROOT / "install" / "install.sh").is_file()
+    if not is_clone or Path(sys.prefix).resolve() == venv.resolve():
+        return ""
+    activate = f"source {shlex.quote(str(venv / 'bin' / 'activate'))}"
+    if not venv.exists():
+        activate = f"make venv in {_ROOT}, then {activate}"
+    return (
+        f"this Python, {sys.executable}, has no package {package}, which the"
+        f" environment of the project has. Run {activate}"
+    )
