@@ -1,5 +1,6 @@
 """The installed software: its versions, and where Python imports it from."""
 
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -16,8 +17,12 @@ _FOLDERS = ("resnet", "data_prep")
 _SOURCES = (".py", ".c", ".cc", ".h")
 
 
+@functools.cache
 def describe() -> dict[str, str]:
-    """Returns the versions and digests of the installed software, by descriptions."""
+    """Returns the versions and digests of the installed software, by descriptions.
+
+    They are those of the first call in this process, which reads all sources.
+    """
     versions = {name: _version(name) for name in PACKAGES}
     digest = "none"
     if COMPILED_OPS.exists():

@@ -146,6 +146,8 @@ def test_the_training_writes_into_its_model_dir_only(jobs):
     page = (jobs.folder / "model" / "report.html").read_text()
     for words in ("Finished: 6 steps.", "2 rank(s)", "ended: the training is done"):
         assert words in page
+    assert "vegaEmbed" in page  # The charts' library.
+    assert 500_000 < len(page) < 1_500_000
 
 
 def test_each_checkpoint_of_a_run_is_evaluated_as_it_appears(jobs):

@@ -163,8 +163,9 @@ def encode_qsgd(
 ) -> tuple[Bytes, Values]:
     """Returns the message of QSGD, and what it lacks."""
     size = min(bucket or values.size, values.size) or 1
-    buckets = [values[i : i + size] for i in range(0, values.size, size)]
-    norms = np.array([_norm(part, norm) for part in buckets], np.float32)
+    buckets = np.zeros((-(-values.size // size), size), np.float32)
+    buckets.ravel()[: values.size] = values
+    norms = _norms(buckets, norm)
     of_each = np.repeat(norms, size)[: values.size]
     with np.errstate(invalid="ignore", divide="ignore"):
         scaled = np.abs(values) / of_each * np.float32(states)
@@ -280,18 +281,20 @@ def _values_of_levels(levels: np.ndarray, norms: Values, states: int) -> Values:
         return norms * levels.astype(np.float32) / np.float32(states)
 
 
-def _norm(values: Values, kind: str) -> np.float32:
-    """Returns the norm of a bucket; the sum of squares is float64, in a fixed order."""
+def _norms(buckets: np.ndarray, kind: str) -> Values:
+    """Returns norms of buckets; sums of squares are float64, in a fixed order."""
     if kind == "max":
-        return np.abs(values).max(initial=np.float32(0))
-    total = np.float64(0)
-    for begin in range(0, values.size, 1 << 16):
-        squares = np.square(values[begin : begin + (1 << 16)].astype(np.float64))
-        squares.resize(-(-squares.size // 8), 8)  # Zeros behind the end.
-        for lane in np.add.reduce(squares, axis=0):  # Row after row.
-            total += lane
+        return np.abs(buckets).max(axis=1)
+    count, size = buckets.shape
+    totals = np.zeros(count)
+    for begin in range(0, size, 1 << 16):
+        squares = np.square(buckets[:, begin : begin + (1 << 16)].astype(np.float64))
+        squares = np.pad(squares, ((0, 0), (0, -squares.shape[1] % 8)))
+        lanes = np.add.reduce(squares.reshape(count, -1, 8), axis=1)  # Row after row.
+        for lane in lanes.T:
+            totals += lane
     with np.errstate(over="ignore"):
-        return np.sqrt(total).astype(np.float32)
+        return np.sqrt(totals).astype(np.float32)
 
 
 def _packed(integers: np.ndarray, bit_width: int) -> Bytes:

@@ -280,7 +280,7 @@ def found_step_by_step(config, step: int) -> int:
             return step
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     checkpoint_every=st.sampled_from(["1epoch", "7steps", "3epochs", "10minutes"]),
     eval_every=st.sampled_from(["", "5steps", "2epochs"]),

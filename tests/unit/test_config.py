@@ -40,7 +40,7 @@ def values_of(name: str) -> st.SearchStrategy[object]:
     return st.floats(low, min(high, 1e6))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), st.sets(st.sampled_from(sorted(DECLARED)), max_size=3))
 def test_overrides_win_and_are_read_back(tmp_path_factory, data, names):
     overrides: dict[str, Any] = {name: data.draw(values_of(name)) for name in names}

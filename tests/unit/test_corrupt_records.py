@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.records import manifest, tf_example, tfrecord
@@ -164,7 +164,6 @@ def some_corrupt(draw) -> tuple[set[int], int]:
     return draw(st.sets(numbers, max_size=num_examples - 1)), num_examples
 
 
-@settings(deadline=None)
 @given(case=some_corrupt(), asked=st.lists(st.integers(0, 29), max_size=20))
 def test_the_next_good_one_in_the_order_of_the_files_stands_in(case, asked):
     corrupt, num_examples = case

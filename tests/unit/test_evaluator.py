@@ -427,7 +427,7 @@ def test_a_result_reads_as_percents():
     assert "views" not in result.as_dict()  # They are a setting of the run.
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data(), batch=st.integers(1, 5), num_classes=st.integers(1, 9))
 def test_classes_and_probabilities_are_those_of_numpy(data, batch, num_classes):
     values = st.sampled_from([-1.5, 0.0, 0.25, 3.0])  # Few, so that many are equal.

@@ -64,7 +64,7 @@ def order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
     return example_order.shuffled(positions, seed, epoch, num_examples)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(num_examples=st.integers(1, 3000), seed=SEEDS, epoch=EPOCHS)
 @hypothesis.example(num_examples=1_281_167, seed=2**63 - 1, epoch=89)
 def test_each_epoch_is_a_permutation(num_examples, seed, epoch):
@@ -73,7 +73,7 @@ def test_each_epoch_is_a_permutation(num_examples, seed, epoch):
     np.testing.assert_array_equal(np.sort(ours), np.arange(num_examples))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(num_examples=st.integers(1, 300), seed=SEEDS, epoch=EPOCHS)
 def test_the_order_is_that_of_the_reference(num_examples, seed, epoch):
     assert order(num_examples, seed, epoch).tolist() == reference_order(
@@ -105,7 +105,7 @@ def read_by_ranks(
     ]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     num_examples=st.integers(20, 300),
     batch=st.integers(1, 100).map(lambda number: 6 * number),
@@ -143,7 +143,7 @@ def test_each_pair_of_place_and_example_is_equally_frequent():
     assert chi_square * (num_examples - 1) / num_examples < 66
 
 
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=3)
 @given(
     num_examples=st.integers(1, 10_000),
     seed=SEEDS,

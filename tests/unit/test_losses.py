@@ -20,7 +20,7 @@ def slow_loss(kind: str, logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),
     num_pairs=st.integers(1, 4),

@@ -1,10 +1,8 @@
 """The networks against their twins in float64 and the figures of their papers."""
 
-import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -17,7 +15,7 @@ from resnet.config import networks as rows
 from resnet.config.networks import MODELS
 from resnet.config.phases import SMALLEST_IMAGE
 from resnet.config.recipe import TrainingSettings
-from resnet.models import alexnet, flops, inception, layers, resnet
+from resnet.models import flops, layers
 from resnet.models.layers import PooledConvNorm, normalization, whitening
 from tests.reference import networks
 from tests.reference.networks import (
@@ -30,16 +28,17 @@ from tests.reference.networks import (
     values_of,
 )
 from tests.unit.described_model import without_values
+from tests.unit.narrow_networks import (
+    BLOCKS,
+    INCEPTION_MODULES,
+    NARROW,
+    SMALL_INCEPTION_MODULES,
+    WHOLE,
+    having,
+)
 
 CLASSES = 7
 EPSILON = 1e-3  # Other than the default.
-BLOCKS = (1, 2, 1, 1)  # Two blocks of one kind, in the second stage.
-INCEPTION_MODULES = (
-    inception.Module("3a", 8, (6, 8), (6, 10), "avg", 4),
-    inception.Module("3b", 0, (8, 12), (8, 6), "max", 0),
-    inception.Module("3c", 8, (6, 8), (6, 10), "max", 7),
-)
-SMALL_INCEPTION_MODULES = inception.SMALL_MODULES[1:4]
 PARTS = {"activation": "mish", "se_ratio": 0.0625, "blur_pool": "all"}
 # Networks and their options.
 CASES = {
@@ -62,27 +61,11 @@ CASES = {
     "inception_bn fixed": {"fixed_gamma": True},
 }
 ONE_OF_EACH_FAMILY = [case for case in CASES if case in MODELS]
-NARROW = {
-    (resnet, "STAGE_FILTERS"): (16, 16, 32, 32),
-    (resnet, "DEPTHS"): {18: (BLOCKS, False), 50: (BLOCKS, True)},
-    (alexnet, "DENSE_UNITS"): 64,
-    (inception, "MODULES"): INCEPTION_MODULES,
-    (inception, "SMALL_MODULES"): SMALL_INCEPTION_MODULES,
-}
-WHOLE = {(module, name): getattr(module, name) for module, name in NARROW}
 
 
 def side_of(case: str) -> int:
     """Returns the side of small images for a network."""
     return min(MODELS[case.split()[0]].image_size, 64)
-
-
-@contextlib.contextmanager
-def having(values: dict) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for (module, name), value in values.items():
-            patch.setattr(module, name, value)
-        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -230,7 +230,7 @@ def test_outputs_that_bypass_the_cache_agree_with_the_formula(dtype):
     assert_right(few, found._replace(**parts, **sums, variance=unbiased), TOLERANCE)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     shape=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     channels=st.integers(1, 140),

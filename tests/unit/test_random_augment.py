@@ -61,7 +61,7 @@ def some_image(kind: str, side: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(
     kind=st.sampled_from(["noise", "smooth", "pale", "one colour"]),
     side=st.integers(32, 49),
@@ -122,14 +122,14 @@ def test_the_seed_alone_decides_also_inside_a_dataset():
     def augmented(seed: tf.Tensor) -> tf.Tensor:
         return random_augment.augment(image, 9.0, seed)
 
-    ours = np.array(list(seeds(40).map(augmented, num_parallel_calls=3)))
+    ours = np.array(list(seeds(16).map(augmented, num_parallel_calls=3)))
     tf.random.set_seed(99)
-    for key, theirs in zip(seeds(40), ours, strict=True):
+    for key, theirs in zip(seeds(16), ours, strict=True):
         # Fused multiplications may round otherwise.
         errors = augmented(key).numpy().astype(int) - theirs
         assert np.mean(abs(errors) > 1) < 0.01
     # Both operations change nothing with 1 in 196.
-    assert len({image.tobytes() for image in ours}) > 32
+    assert len({image.tobytes() for image in ours}) > 12
 
 
 def test_the_cutout_mask_follows_them():
@@ -146,7 +146,6 @@ KEYS, NUMBERS = st.integers(0, 2**32 - 1), st.integers(0, 2**40)
 EXAMPLE_AND_USE = st.tuples(KEYS, NUMBERS, st.sampled_from(USES))
 
 
-@settings(deadline=None)
 @given(EXAMPLE_AND_USE, EXAMPLE_AND_USE)
 def test_seeds_meet_only_for_the_same_example_and_use(ours, others):
     first, second = (

@@ -110,7 +110,7 @@ def labelled(draw) -> tuple[bytes, bytes, int]:
     return example(draw(st.permutations(list(features.items())))), image, label
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(records=st.lists(labelled(), min_size=1, max_size=3))
 def test_any_record_is_read_as_by_stock_ops(folder, compiled, stock, records):
     path = write_records(folder, [serialized for serialized, _, _ in records])

@@ -11,6 +11,7 @@ from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
 from resnet.optim.train_state import TrainState
 from tests import smallest
+from tests.unit.narrow_networks import NARROW, having
 from tests.unit.one_step import batch, step_of_phase, values_of
 
 pytestmark = pytest.mark.usefixtures("one_block")
@@ -22,6 +23,12 @@ SMALLER = {
     "inception_bn": "inception_bn_28",
 }
 RESNET_OF_ALL_PARTS = "resnet18"  # The smallest one to have `blur_pool`.
+
+
+@pytest.fixture(autouse=True, scope="module")
+def narrow() -> Iterator[None]:
+    with having(NARROW):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.records import manifest
@@ -93,7 +93,6 @@ def shards_of(
     ]
 
 
-@settings(deadline=None)
 @given(placement=placements())
 @hypothesis.example(placement=([50, 0, 30, 37], [(0, 1, 2, 3)] * 512))
 def test_all_ranks_together_evaluate_each_example_once(placement):
@@ -112,7 +111,6 @@ def test_all_ranks_together_evaluate_each_example_once(placement):
         assert max(of_node) - min(of_node) <= 1
 
 
-@settings(deadline=None)
 @given(placement=placements(), local_batch_size=st.integers(1, 5))
 def test_the_ranks_of_a_node_train_on_each_of_its_examples_once_an_epoch(
     placement, local_batch_size

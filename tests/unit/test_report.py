@@ -6,7 +6,9 @@ import json
 import math
 import os
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -270,11 +272,11 @@ def test_the_charts_library_is_in_the_page_without_a_way_out_of_its_element(
 ):
     monkeypatch.undo()
     monkeypatch.setenv("RESNET_CPU_CACHE", str(tmp_path / "cache"))
+    # The real one takes seconds to be put together; a job of tests/jobs does it.
+    bundle = SimpleNamespace(javascript_bundle=lambda: "vegaEmbed = '</script>'")
+    monkeypatch.setitem(sys.modules, "vl_convert", bundle)
     first = charts.script_text()
-    assert first is not None
-    assert "vegaEmbed" in first
-    assert "</script" not in first
-    assert len(first) < 1_200_000
+    assert first == "vegaEmbed = '<\\/script>'"
     monkeypatch.setattr(charts, "_bundle", lambda: pytest.fail("it is in the cache"))
     assert charts.script_text() == first
 

@@ -69,7 +69,7 @@ def assert_resized_alike(image: np.ndarray, size: tuple[int, int]) -> None:
         np.testing.assert_allclose(ours, stock, rtol=0, atol=TOLERANCE)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(height=SIDES, width=SIDES, new_height=SIDES, new_width=SIDES)
 def test_an_image_is_resized_as_by_the_formula_and_as_by_stock_ops(
     height, width, new_height, new_width

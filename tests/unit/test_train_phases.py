@@ -79,7 +79,6 @@ FULL = dataclasses.replace(
             augmentation="random_resized_crop",
             min_crop_area=0.3,
             mixup=0.3,
-            random_augment=5.0,
             layer_rates="classifier:0",
         ),
         dataclasses.replace(KEEPING.phases[1], image_size=48, cutmix=1.0),

@@ -94,7 +94,6 @@ def example(index, label=1, **changes):
 
 @settings(
     max_examples=30,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
