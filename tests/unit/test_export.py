@@ -10,7 +10,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import onnxruntime
 import pytest
 import tensorflow as tf
 from PIL import Image
@@ -73,6 +72,8 @@ def outputs_of(
     if path.suffix == ".keras":
         return {"": keras.models.load_model(path)(images, training=False)}
     if path.suffix == ".onnx":
+        import onnxruntime  # Here, since every process reads this file.
+
         names = ("classes", "probabilities")
         session = onnxruntime.InferenceSession(path)
         outputs = session.run(names, {"images": images})

@@ -2,10 +2,9 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from PIL import Image
 
 from resnet.base.errors import UserError
@@ -34,7 +33,13 @@ def lines_of(train_losses, eval_losses) -> list[jsonl.Line]:
     ]
 
 
-def points(axes: Axes) -> dict[str, list[tuple[float, float]]]:
+def empty() -> Any:
+    from matplotlib.figure import Figure  # Here, since every process reads this file.
+
+    return Figure()
+
+
+def points(axes: Any) -> dict[str, list[tuple[float, float]]]:
     """Returns the points of each line that has a label."""
     return {
         str(line.get_label()): [tuple(map(float, point)) for point in line.get_xydata()]
@@ -49,7 +54,7 @@ def points(axes: Axes) -> dict[str, list[tuple[float, float]]]:
 )
 def test_the_suffix_says_the_format(tmp_path, suffix, begin):
     image = tmp_path / "new folder" / f"one{suffix}"
-    figure.write(Figure(), image, "--picture")
+    figure.write(empty(), image, "--picture")
     assert image.read_bytes().startswith(begin)
     assert list(image.parent.iterdir()) == [image]
 
@@ -58,7 +63,7 @@ def test_the_suffix_says_the_format(tmp_path, suffix, begin):
 def test_another_suffix_or_place_is_refused(tmp_path, name):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=rf"--picture.* .*/{name}"):
-        figure.write(Figure(), tmp_path / name, "--picture")
+        figure.write(empty(), tmp_path / name, "--picture")
 
 
 def test_a_schedule_begins_with_the_first_phase_that_is_trained(tmp_path):
@@ -125,7 +130,7 @@ def test_several_runs_are_drawn_over_one_another_by_their_names(config, tmp_path
 
 
 def test_one_outlier_does_not_squeeze_the_losses_and_is_named(config):
-    def losses_of(train_losses, eval_losses) -> Axes:
+    def losses_of(train_losses, eval_losses) -> Any:
         run = LoggedRun("digits", config, lines_of(train_losses, eval_losses))
         return figure.learning_curves([run]).axes[0]
 

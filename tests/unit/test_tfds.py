@@ -1,17 +1,16 @@
 """Data sets of TensorFlow Datasets: as a source, and indexed where they lie."""
 
+import importlib
 import io
 import json
 import pathlib
 import shutil
+from types import ModuleType
 
 import numpy as np
 import pytest
-import tensorflow_datasets
 import urllib3
 from PIL import Image
-from tensorflow_datasets import core
-from tensorflow_datasets import features as tfds_features
 
 from data_prep.records import indexing, manifest
 from data_prep.sources import tfds
@@ -24,115 +23,18 @@ pytestmark = pytest.mark.usefixtures("index_cache")
 NAMES = ("cat", "dog", "fox")
 
 
-def jpeg(grey: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("L", (8, 6), grey).save(file, "JPEG")
-    return file.getvalue()
-
-
-def info(builder, **features) -> core.DatasetInfo:
-    return core.DatasetInfo(
-        builder=builder, features=tfds_features.FeaturesDict(features)
-    )
-
-
-class NamedImages(core.GeneratorBasedBuilder):
-    """JPEGs with file names; train and validation, and a test split besides."""
-
-    VERSION = core.Version("1.2.3")
-
-    def _info(self):
-        return info(
-            self,
-            image=tfds_features.Image(encoding_format="jpeg"),
-            label=tfds_features.ClassLabel(names=NAMES),
-            file_name=tfds_features.Text(),
-        )
-
-    def _split_generators(self, dl_manager):
-        del dl_manager
-        num_examples = {"train": 7, "validation": 2, "test": 2}
-        return {
-            split: self._generate_examples(split, number)
-            for split, number in num_examples.items()
-        }
-
-    def _generate_examples(self, split, num_examples):
-        for index in range(num_examples):
-            name = f"{split}/{index}.JPEG"
-            image = io.BytesIO(jpeg(10 * index))
-            yield name, {"image": image, "label": index % 3, "file_name": name}
-
-
-class NamelessImages(core.GeneratorBasedBuilder):
-    """PNGs as MNIST and CIFAR-10 have them: train and test, without file names."""
-
-    VERSION = core.Version("1.0.0")
-    TEST_LABELS = (2, 0)
-
-    def _info(self):
-        return info(
-            self,
-            id=tfds_features.Text(),
-            image=tfds_features.Image(shape=(6, 8, 1)),
-            label=tfds_features.ClassLabel(num_classes=3),
-        )
-
-    def _split_generators(self, dl_manager):
-        del dl_manager
-        return {
-            "train": self._generate_examples((0, 1, 1, 2)),
-            "test": self._generate_examples(self.TEST_LABELS),
-        }
-
-    def _generate_examples(self, labels):
-        for index, label in enumerate(labels):
-            image = np.full((6, 8, 1), 10 * index + 1, np.uint8)
-            yield index, {"id": f"number {index}", "image": image, "label": label}
-
-
-class UnlabelledImages(NamelessImages):
-    TEST_LABELS = (-1, -1)
-
-
-class Sentences(NamelessImages):
-    def _info(self):
-        return info(self, text=tfds_features.Text())
-
-
-class TwiceLabelled(NamelessImages):
-    """As CIFAR-100, but animations without a format of their own."""
-
-    def _info(self):
-        return info(
-            self,
-            image=tfds_features.Image(),
-            label=tfds_features.ClassLabel(num_classes=3),
-            coarse=tfds_features.ClassLabel(names=("e\u0301", "f")),
-        )
-
-    def _generate_examples(self, labels):
-        for index, label in enumerate(labels):
-            image = io.BytesIO()
-            Image.new("L", (8, 6), index).save(image, "GIF")
-            image.seek(0)
-            yield index, {"image": image, "label": label, "coarse": index % 2}
-
-
-class Unreachable(NamelessImages):
-    def _split_generators(self, dl_manager):
-        raise ConnectionError("no way\nto example.com")
-
-
-class Downloaded(NamelessImages):
-    def _split_generators(self, dl_manager):
-        return dl_manager.download("http://127.0.0.1:9/no_server_there")
+@pytest.fixture(scope="module", autouse=True)
+def sets() -> ModuleType:
+    """The builders, which are known from their import on."""
+    return importlib.import_module("tests.unit.tfds_sets")
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory) -> pathlib.Path:
+def data_dir(tmp_path_factory, sets) -> pathlib.Path:
     """A data folder in which the images of each split of one set lie in two files."""
     folder = tmp_path_factory.mktemp("tfds")
+    import tensorflow_datasets
+
     config = tensorflow_datasets.download.DownloadConfig(num_shards=2)
     builder = tensorflow_datasets.builder("named_images", data_dir=folder)
     builder.download_and_prepare(download_config=config, file_format="tfrecord")
@@ -140,7 +42,7 @@ def data_dir(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
-def test_images_are_read_from_the_record_files(data_dir):
+def test_images_are_read_from_the_record_files(data_dir, sets):
     raw = tfds.prepare("named_images", data_dir)
     assert raw.class_names == NAMES
     assert (raw.class_descriptions, raw.warnings, raw.num_ignored_files) == ((), (), 0)
@@ -150,7 +52,7 @@ def test_images_are_read_from_the_record_files(data_dir):
     assert list(raw.splits) == ["train", "validation"]
     images = {p.filename: (p.class_name, p.read()) for p in raw.splits["train"]}
     assert images == {
-        f"{index}.JPEG": (NAMES[index % 3], jpeg(10 * index)) for index in range(7)
+        f"{index}.JPEG": (NAMES[index % 3], sets.jpeg(10 * index)) for index in range(7)
     }
     assert {p.filename for p in raw.splits["validation"]} == {"0.JPEG", "1.JPEG"}
     image = raw.splits["validation"][0]
@@ -247,6 +149,8 @@ def test_a_folder_of_a_data_set_is_indexed(copied, forbid_scans, read_split):
     assert len(contents.splits["train"].shards) == 2
     for split in ("train", "validation"):
         manifest.check_files(record_set, split)
+    import tensorflow_datasets
+
     builder = tensorflow_datasets.builder_from_directory(str(copied))
     decoders = {"image": tensorflow_datasets.decode.SkipDecoding()}
     dataset = builder.as_dataset(split="train", decoders=decoders, shuffle_files=False)
