@@ -73,10 +73,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_pycollect_makemodule() -> None:
     """Imports TensorFlow as the programs do, before a test file imports it.
 
-    Without what only Keras' plots need this is a third shorter, in each worker.
+    Without what only Keras' plots and `fit` need this is shorter, in each worker.
     """
     if "tensorflow" not in sys.modules:
-        startup.import_tensorflow()
+        with startup._hidden(("pandas",)):
+            startup.import_tensorflow()
 
 
 @pytest.fixture(scope="session", autouse=True)

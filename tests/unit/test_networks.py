@@ -171,7 +171,7 @@ def test_a_graph_of_stock_ops_infers_as_eager_calls_do(case, monkeypatch):
     monkeypatch.setattr(native, "convolutions", lambda dtype: None)
     model, images = changed(case), random_images(2, side_of(case))
     expected = model(images, training=False)
-    for _ in range(8 if case == "resnet8" else 3):
+    for _ in range(4 if case == "resnet8" else 2):
         infer = tf.function(lambda x: model(x, training=False), autograph=False)
         np.testing.assert_allclose(infer(images), expected, rtol=1e-4, atol=1e-4)
 
