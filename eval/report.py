@@ -24,6 +24,7 @@ from resnet.base import cli
 from resnet.base.errors import UserError
 from resnet.base.settings import setting
 from resnet.report import page
+from resnet.report.folder import require_runs
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("expected the folder of at least one run; got none.")
     paths = [pathlib.Path(folder) for folder in line.arguments]
     out = pathlib.Path(line.of(ReportSettings).out or paths[0] / "report.html")
+    require_runs(paths)
     page.write(paths, out)
     print(out)
     return 0

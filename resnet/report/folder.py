@@ -75,16 +75,21 @@ class RunFolder:
         return None
 
 
+def require_runs(paths: Sequence[Path]) -> None:
+    """Refuses folders that are of no run or study, such as one of images."""
+    for path in paths:
+        if path.is_dir() and not any((path / name).exists() for name in _FILES):
+            raise UserError(
+                f"expected the folder of a run; {path} has none of {', '.join(_FILES)}."
+                " Name the --model_dir of a training."
+            )
+
+
 def read_all(paths: Sequence[Path]) -> list[RunFolder]:
     """Returns the runs in folders, with names that tell them apart."""
     for path in paths:
         if not path.is_dir():
             raise UserError(f"expected the folder of a run; {path} is none.")
-        if not any((path / name).exists() for name in _FILES):
-            raise UserError(
-                f"expected the folder of a run; {path} has none of {', '.join(_FILES)}."
-                " Name the --model_dir of a training."
-            )
     return [
         dataclasses.replace(read(path), name=name)
         for path, name in zip(paths, names_of(paths), strict=True)

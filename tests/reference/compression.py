@@ -290,8 +290,8 @@ def _norms(buckets: np.ndarray, kind: str) -> Values:
     for begin in range(0, size, 1 << 16):
         squares = np.square(buckets[:, begin : begin + (1 << 16)].astype(np.float64))
         squares = np.pad(squares, ((0, 0), (0, -squares.shape[1] % 8)))
-        lanes = np.add.reduce(squares.reshape(count, -1, 8), axis=1)  # Row after row.
-        for lane in lanes.T:
+        rows = squares.reshape(count, squares.shape[1] // 8, 8)
+        for lane in np.add.reduce(rows, axis=1).T:  # Row after row.
             totals += lane
     with np.errstate(over="ignore"):
         return np.sqrt(totals).astype(np.float32)
