@@ -31,9 +31,9 @@ from resnet.watchdog import scratch_dir
 if TYPE_CHECKING:  # It imports TensorFlow.
     from resnet.data.record_files import ExampleShard
 
-# Keras imports them where they are installed, for wrappers and plots of its own, and the
-# Keras in TensorFlow for sparse matrices, which takes a third of the time and an eighth
-# of the memory of importing TensorFlow.
+# Keras imports them where they are installed, for wrappers and plots of its own, and
+# TensorFlow's own Keras for sparse matrices: a third of the time and an eighth of the
+# memory of importing TensorFlow.
 _UNUSED_BY_KERAS = ("matplotlib", "sklearn", "scipy")
 _KERAS_DEFAULTS = {
     "backend": "tensorflow",
