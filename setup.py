@@ -7,6 +7,7 @@ It is built in the environment that `make venv` makes:
 """
 
 import importlib.metadata
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+VERSION_FILE = ROOT / "resnet" / "base" / "version.py"
 LIBRARIES = ("libresnet_ops.so", "libresnet_ports.so")  # Of resnet/native.
 # install/install.sh installs an MPI for each machine, and builds Horovod against it.
 NOT_FROM_AN_INDEX = ("mpich",)
@@ -77,7 +79,7 @@ class WithCompiledOps(Distribution):
 
 setup(
     name="resnet-cpu",
-    version="0.1.0",
+    version=re.search('VERSION = "(.+)"', VERSION_FILE.read_text())[1],
     description="ResNet training on clusters of CPUs with TensorFlow and Horovod",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",

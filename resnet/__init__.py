@@ -9,11 +9,14 @@
         print(best[0].class_name, best[0].probability)
 
 `resnet.build` makes a network by name, from random weights or those of a file; all is
-in `resnet.api`. TensorFlow is imported with the first use of a network.
+in `resnet.api`. Mistakes raise `resnet.UserError`. TensorFlow is imported with the
+first use of a network.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from resnet.base.version import VERSION as __version__
 
 if TYPE_CHECKING:  # For editors; `__getattr__` imports them.
     from resnet.api import (
@@ -25,11 +28,14 @@ if TYPE_CHECKING:  # For editors; `__getattr__` imports them.
         network_names,
         open_records,
     )
+    from resnet.base.errors import UserError
 
 __all__ = [
     "Network",
     "Prediction",
     "Records",
+    "UserError",
+    "__version__",
     "build",
     "load",
     "network_names",

@@ -1,14 +1,15 @@
 """Networks, record sets, evaluation and prediction from Python: what `resnet` offers.
 
 Numbers are those of eval/resnet_eval.py and eval/predict.py. Mistakes raise
-`resnet.base.errors.UserError`. TensorFlow is imported when a network is made.
+`resnet.UserError`. TensorFlow is imported when a network is made.
 """
 
+import contextlib
 import dataclasses
 import functools
 import operator
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from resnet.config.networks import MODELS
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import resolve
 from resnet.data import record_sets
-from resnet.distributed.communicator import Communicator
+from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.export import contents
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.runtime import startup
@@ -40,6 +41,15 @@ if TYPE_CHECKING:  # They import TensorFlow.
     from resnet.evaluation.predictor import Predictor
 
 Image = str | os.PathLike[str] | np.ndarray
+
+
+@contextlib.contextmanager
+def _user_errors() -> Iterator[None]:
+    """Turns kinds of UserError, and what ranks agree on, into UserError itself."""
+    try:
+        yield
+    except (UserError, AgreedFailure) as error:
+        raise UserError(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,11 @@ class Records:
     """A data set of records: its manifest and folders."""
 
     record_set: RecordSet
+
+    def __repr__(self) -> str:
+        counts = [f"{count:,} {name}" for name, count in self.num_examples.items()]
+        name, num_classes = self.record_set.records_dir.name, len(self.class_names)
+        return f"<{name}: {' and '.join(counts)} images, {num_classes:,} classes>"
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -122,6 +137,7 @@ class Network:
             limits.append("`evaluate` can't recalibrate, as the run's evaluation does.")
         return tuple(limits)
 
+    @_user_errors()
     def evaluate(
         self, records: Records, split: str = "validation", batch_size: int = 200
     ) -> "Result":
@@ -133,8 +149,8 @@ class Network:
         `count`, as eval/resnet_eval.py reports it with --recalibration_batches=0.
 
         Raises:
-            UserError: If the set has other classes, no such split, or corrupt records.
-            RuntimeError: If the network predicts NaN or infinity.
+            UserError: If the set has other classes, no such split, or corrupt records,
+                or the network predicts NaN or infinity.
         """
         from resnet.evaluation.evaluator import Evaluator
         from resnet.optim.optimizer import weight_penalty
@@ -231,15 +247,17 @@ def network_names() -> tuple[str, ...]:
     return tuple(MODELS)
 
 
+@_user_errors()
 def open_records(data_dir: str | os.PathLike[str]) -> Records:
-    """Returns the record set in a folder, which must have a split "validation".
+    """Returns the record set in a folder.
 
     One that TensorFlow Datasets or the TPU scripts wrote is indexed first.
     """
     alone = ProcessInfo(), Communicator(ProcessInfo())
-    return Records(record_sets.open_record_set(str(data_dir), "validation", *alone))
+    return Records(record_sets.open_record_set(str(data_dir), None, *alone))
 
 
+@_user_errors()
 def load(
     path: str | os.PathLike[str], step: int | None = None, weights: str | None = None
 ) -> Network:
@@ -275,6 +293,7 @@ def load(
     return Network(saved.model, config, saved.step, described)
 
 
+@_user_errors()
 def build(
     name: str,
     classes: int | Sequence[str] = 1000,

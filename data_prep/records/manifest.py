@@ -251,8 +251,8 @@ def write(manifest: Manifest, index_dir: str | os.PathLike[str]) -> None:
     atomic_files.atomic_write_bytes(path, manifest.to_json().encode("utf-8"))
 
 
-def load(data_dir: str, split: str) -> RecordSet:
-    """Returns the record set in `data_dir`, which must contain a split.
+def load(data_dir: str, split: str | None) -> RecordSet:
+    """Returns the record set in `data_dir`, which must contain a split; None for any.
 
     `data_dir` is the root folder of the set, one of its split folders
     (`RECORDS/train`), or the folder above a version folder of tensorflow_datasets.
@@ -267,7 +267,7 @@ def load(data_dir: str, split: str) -> RecordSet:
             f" {folder.parent}. A conversion writes that file at its end: convert the"
             f" images first, by {commands.command('imagenet-to-tfrecords', *words)}."
         )
-    if split not in record_set.manifest.splits:
+    if split is not None and split not in record_set.manifest.splits:
         raise UserError(
             f"the record set in {record_set.records_dir} has no split {split!r};"
             f" it has {', '.join(sorted(record_set.manifest.splits))}"

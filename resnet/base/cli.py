@@ -10,7 +10,6 @@ The flags are absl's, in an `absl.flags.FlagValues` of each call, so nothing is 
 """
 
 import dataclasses
-import importlib.metadata
 import os
 import re
 import sys
@@ -26,6 +25,7 @@ from resnet.base import names, settings
 from resnet.base.errors import UserError
 from resnet.base.output import print_result
 from resnet.base.settings import Declaration
+from resnet.base.version import VERSION
 
 WIDTH = 80  # Columns of a terminal.
 # Description of a valid value, by absl's name of the type of a flag.
@@ -179,7 +179,7 @@ def _answer_questions(argv: Sequence[str], usage: str, of_program: list[Entry]) 
     elif words & {"help", "-help", "h"}:
         text = help_text(usage, of_program)
     elif words & {"version", "-version"}:
-        text = f"resnet-cpu {version()}"
+        text = f"resnet-cpu {VERSION}"
     else:
         return
     print_result(text)
@@ -247,14 +247,6 @@ def _unknown_flag(name: str, of_program: list[Entry]) -> str:
     meant = names.nearest(name, [entry.flag for entry in listed], synonyms)
     question = names.did_you_mean([f"--{flag}" for flag in meant])
     return f"there is no flag --{name}.{question} --help lists the flags."
-
-
-def version() -> str:
-    """Returns the version of this program."""
-    try:
-        return importlib.metadata.version("resnet-cpu")
-    except importlib.metadata.PackageNotFoundError:
-        return "of a folder that is not installed"
 
 
 def help_text(usage: str, of_program: Sequence[Entry], is_full: bool = False) -> str:

@@ -22,9 +22,12 @@ _ADVICE = (
 
 
 def open_record_set(
-    data_dir: str, split_name: str, process: ProcessInfo, communicator: Communicator
+    data_dir: str,
+    split_name: str | None,
+    process: ProcessInfo,
+    communicator: Communicator,
 ) -> RecordSet:
-    """Returns the data set in a folder, which must have this split.
+    """Returns the data set in a folder, which must have this split; None for any.
 
     A set that another program wrote is indexed first: by rank 0 and, on a node that
     doesn't see rank 0's file system, by one rank of that node. Raises AgreedError on

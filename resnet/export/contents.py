@@ -15,8 +15,9 @@ from absl import logging
 
 from data_prep.records import manifest
 from data_prep.records.manifest import Manifest
-from resnet.base import cli, json_file
+from resnet.base import json_file
 from resnet.base.errors import UserError
+from resnet.base.version import VERSION
 from resnet.checkpoint.weight_formats import files
 from resnet.config.config import Config
 from resnet.config.recipe import PARTS
@@ -83,7 +84,7 @@ def of_run(
         is_folded=is_folded,
         crop=config.eval_crop,
         crop_fraction=config.eval_crop_fraction,
-        program=f"resnet-cpu {cli.version()}",
+        program=f"resnet-cpu {VERSION}",
         **{name: getattr(known, name) for name in of_set if known},
         **{name: getattr(config, name) for name in same},
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import resnet
 from tests import console_scripts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +82,7 @@ def test_a_wheel_holds_what_is_needed_and_no_packages_of_common_names(wheel):
     assert list(wheel.rglob("LICENSE"))
     page = wheel / "resnet/report"
     assert all((page / f"page.{suffix}").exists() for suffix in ("html", "js"))
-    (metadata,) = wheel.glob("resnet_cpu-*.dist-info")
+    (metadata,) = wheel.glob(f"resnet_cpu-{resnet.__version__}.dist-info")
     found = {path.name for path in wheel.iterdir()} - {metadata.name}
     assert found == {"data_prep", "resnet", "resnet_cpu"}
     packages = (metadata / "top_level.txt").read_text().split()

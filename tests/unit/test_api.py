@@ -14,7 +14,6 @@ from PIL import Image
 
 import resnet
 from eval import predict, resnet_eval
-from resnet.base.errors import UserError
 from resnet.config import networks
 from resnet.config.config import Config, save_config
 from resnet.runtime import precision
@@ -68,6 +67,15 @@ def test_importing_the_package_loads_neither_tensorflow_nor_flags():
         assert getattr(resnet, name).__doc__
 
 
+def test_the_version_is_that_of_the_citation():
+    lines = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    assert f"version: {resnet.__version__}" in lines
+
+
+def test_a_set_without_validation_is_opened(numbered_set):
+    assert resnet.open_records(numbered_set).num_examples == {"train": 13}
+
+
 def test_the_lines_of_the_readme_run(folder, run, monkeypatch, capsys):
     lines = re.search(
         r"```python\n(import resnet\n.*?)```", (ROOT / "README.md").read_text(), re.S
@@ -96,6 +104,7 @@ def evaluated_by_program(config: Config, folder: Path, *flags: str) -> dict:
 def test_evaluation_equals_that_of_the_program(folder, run, network, tmp_path):
     records = resnet.open_records(folder / "RECORDS")
     assert records.num_examples == {"train": 24, "validation": 11}
+    assert repr(records) == "<RECORDS: 24 train and 11 validation images, 3 classes>"
     flags = ("--eval_batch_size=4", "--checkpoints=all")
     results = evaluated_by_program(run, tmp_path, *flags)["results"]
     assert len(results) == 4  # Of two steps, raw and EMA weights.
@@ -210,14 +219,18 @@ def test_mistakes_are_sentences(folder, run, network, tmp_path):
         (lambda: network.predict([], top_k=0), "top_k must be at least 1"),
         (lambda: network.predict([], batch_size=0), "batch_size must be at least 1"),
     ):
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(resnet.UserError, match=message) as caught:
             call()
+        assert caught.type is resnet.UserError
     with pytest.raises(TypeError, match="no setting 'colour'"):
         resnet.build(run.model, colour="red")
     variable = other.model.variables[0]
     variable.assign(tf.fill(variable.shape, np.nan))
-    with pytest.raises(UserError, match="predicts NaN or infinity"):
+    with pytest.raises(resnet.UserError, match="predicts NaN or infinity"):
         other.predict([folder / "cat.jpg"])
+    other.config = network.config
+    with pytest.raises(resnet.UserError, match="outputs must be finite"):
+        other.evaluate(records)
 
 
 def test_every_network_has_settings_to_be_built_with(monkeypatch):
