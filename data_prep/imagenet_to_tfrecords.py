@@ -7,8 +7,10 @@ python data_prep/imagenet_to_tfrecords.py --tfds_name NAME \
 python data_prep/imagenet_to_tfrecords.py --verify --local_scratch_dir RECORDS
 
 RAW contains train/<class>/* and, in validation/, either class folders or images
-whose classes are listed in RAW/synset_labels.txt. It can also contain
-ImageNet's tar archives as downloaded, or CIFAR-10's binary or Python version.
+whose classes are listed in RAW/synset_labels.txt; or only <class>/*, of which
+--validation_fraction=0.1 holds out a tenth. --labels=FILE names the classes in a
+table instead. RAW can also contain ImageNet's tar archives as downloaded, or
+CIFAR-10's binary or Python version.
 The program writes RECORDS/train/train-00000-of-01024 and so on, one offsets
 file per split and, last, manifest.json. If a conversion was interrupted, rerun
 the same command to resume it. --verify reads a finished set and lists corrupt
@@ -29,7 +31,7 @@ from resnet.base import program  # Before the imports that may fail.
 
 # isort: split
 
-from data_prep.conversion import convert, output_folder
+from data_prep.conversion import convert, holdout, output_folder
 from data_prep.conversion.plan import Options, Plan, make_plan
 from data_prep.records import indexing, manifest, verification
 from data_prep.records.fitting_recipe import fitting_recipe
@@ -39,6 +41,7 @@ from data_prep.worker_processes import Progress
 from resnet.base import cli, commands, limits
 from resnet.base.errors import UserError, naming_failures
 from resnet.base.settings import COUNT_OR_ZERO, setting
+from resnet.base.text import first_of
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,17 @@ class Settings:
 
     raw_data_dir: str | None = setting(
         None,
-        "Source folder: images in train/ and validation/, or the archives of ImageNet"
-        " or CIFAR-10.",
+        "Source folder: images in train/ and validation/ or in folders of classes, or"
+        " the archives of ImageNet or CIFAR-10.",
         unset="none",
         elsewhere="data_dir input_dir src",
+    )
+    labels: str | None = setting(
+        None,
+        "CSV or TSV file with the columns path, label and, if known, split, instead of"
+        " class folders. Paths are relative to --raw_data_dir, by default its folder.",
+        unset="none",
+        elsewhere="csv labels_file",
     )
     tfds_name: str | None = setting(
         None,
@@ -69,7 +79,8 @@ class Settings:
     )
     validation_split: str | None = setting(
         None,
-        "Folder in --raw_data_dir with the validation images, such as test.",
+        "Folder in --raw_data_dir with the validation images, such as test, or their"
+        " split in --labels.",
         unset="the only one",
     )
     local_scratch_dir: str | None = setting(
@@ -126,71 +137,79 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _convert(settings: Settings, options: Options) -> None:
-    if bool(settings.raw_data_dir) == bool(settings.tfds_name):
+    origin = settings.raw_data_dir or settings.labels
+    if bool(origin) == bool(settings.tfds_name):
         raise UserError(
-            "set exactly one of --raw_data_dir and --tfds_name; got"
-            f" raw_data_dir={settings.raw_data_dir}, tfds_name={settings.tfds_name}"
+            "set exactly one of --raw_data_dir and --tfds_name, or --labels; got"
+            f" raw_data_dir={settings.raw_data_dir}, tfds_name={settings.tfds_name},"
+            f" labels={settings.labels}"
         )
-    for name, needed in (
-        ("tfds_data_dir", "tfds_name"),
-        ("tfds_label", "tfds_name"),
-        ("validation_split", "raw_data_dir"),
+    for name, needed, is_given in (
+        ("tfds_data_dir", "tfds_name", settings.tfds_name),
+        ("tfds_label", "tfds_name", settings.tfds_name),
+        ("validation_split", "raw_data_dir", origin),
     ):
-        if (value := getattr(settings, name)) and not getattr(settings, needed):
+        if (value := getattr(settings, name)) and not is_given:
             raise UserError(f"--{name}={value} requires --{needed}; set both")
-    root = settings.records_dir
+    root, num_workers = settings.records_dir, settings.num_workers
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # Workers need no thread pool.
+    rate = "already converted, nothing was written"
     try:
-        output_folder.check_not_finished(root)
-        if settings.raw_data_dir:
-            output_folder.check_apart(
-                root, pathlib.Path(settings.raw_data_dir), settings.validation_split
-            )
-        source = _open_source(settings)
-        for warning in source.warnings:
-            _log(f"warning: {warning}")
-        plan = make_plan(root, source, options)
-        output_folder.check_space(plan)
-        with output_folder.locked(root):
-            # Again: another process may have finished it before the lock.
-            output_folder.check_not_finished(root)
-            output_folder.begin(plan)
-            try:
-                summary = _write(plan, settings)
-            finally:
-                output_folder.remove_leftovers(plan)
+        plan = make_plan(root, _open_source(settings, options), options)
+        if manifest.VALIDATION not in plan.source.splits:
+            _log(f"warning: the source has {manifest.NO_VALIDATION}")
+        written = output_folder.finished_set(plan)
+        if written is None:
+            output_folder.check_space(plan)
+            with output_folder.locked(root):
+                # Again: another process may have finished it before the lock.
+                written = output_folder.finished_set(plan)
+                if written is None:
+                    output_folder.begin(plan)
+                    try:
+                        written, rate = _write(plan, num_workers)
+                    finally:
+                        output_folder.remove_leftovers(plan)
     except OSError as error:
-        origin = settings.raw_data_dir or settings.tfds_name
         raise UserError(
-            f"converting {origin} to {settings.records_dir} failed: {error}. Fix this"
-            " and rerun the same command to resume."
+            f"converting {origin or settings.tfds_name} to {root} failed: {error}. Fix"
+            " this and rerun the same command to resume."
         ) from error
     except MemoryError as error:
         raise UserError(
-            "the conversion needs more memory than there is with"
-            f" {settings.num_workers} worker processes; rerun the same command with a"
-            " smaller --num_processes"
+            f"the conversion needs more memory than there is with {num_workers} worker"
+            " processes; rerun the same command with a smaller --num_processes"
         ) from error
-    print(summary)
+    last_lines = rate, f"records: {root}", f"next:    {_next_command(written, root)}"
+    print("\n".join((*_describe(written), *last_lines)))
 
 
-def _open_source(settings: Settings) -> Source:
+def _open_source(settings: Settings, options: Options) -> Source:
+    """Returns the images to convert, in the splits in which they are converted."""
+    raw, choice = settings.raw_data_dir, settings.validation_split
     if settings.tfds_name:
         where = settings.tfds_data_dir or "its default folder (--tfds_data_dir)"
         _log(
             f"TensorFlow Datasets prepares {settings.tfds_name}, if needed, in {where}"
         )
-        return tfds.prepare(
+        source = tfds.prepare(
             settings.tfds_name, settings.tfds_data_dir, settings.tfds_label
         )
-    return raw_data.open_raw_data(
-        settings.raw_data_dir or "", settings.validation_split
-    )
+    else:
+        if raw and not settings.labels:
+            root = settings.records_dir
+            output_folder.check_apart(root, pathlib.Path(raw), choice)
+        source = raw_data.open_raw_data(raw, choice, settings.labels)
+    if options.validation_fraction:
+        source = holdout.hold_out(source, options, settings.num_workers)
+    for warning in source.warnings:
+        _log(f"warning: {warning}")
+    return source
 
 
-def _write(plan: Plan, settings: Settings) -> str:
-    """Writes all unfinished shards and the manifest; returns a summary to print."""
-    num_processes = min(settings.num_workers, len(plan.paths))
+def _write(plan: Plan, num_workers: int) -> tuple[manifest.Manifest, str]:
+    """Writes all unfinished shards and the manifest; returns it and the speed."""
+    num_processes = min(num_workers, len(plan.paths))
     with Progress(plan.num_images, "images") as progress:
         num_reported = len(convert.reported_shards(plan))
         finished = convert.find_finished(plan, num_processes, progress.add)
@@ -213,14 +232,7 @@ def _write(plan: Plan, settings: Settings) -> str:
             f"warning: all {split_name} images of class {class_name!r} were skipped, so"
             " the class has no examples there"
         )
-    return "\n".join(
-        (
-            *_describe(written),
-            f"{rate:,.0f} images per second, {num_processes} processes",
-            f"records: {plan.root}",
-            f"next:    {_next_command(written, plan.root)}",
-        )
-    )
+    return written, f"{rate:,.0f} images per second, {num_processes} processes"
 
 
 def _describe(written: manifest.Manifest) -> Iterator[str]:
@@ -231,7 +243,8 @@ def _describe(written: manifest.Manifest) -> Iterator[str]:
         )
         yield f"{split.name}: {split.num_examples:,} images, {shards}"
     num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
-    yield f"{len(written.class_names):,} classes, {num_bytes:,} bytes"
+    names = first_of(written.class_names)
+    yield f"{len(written.class_names):,} classes ({names}), {num_bytes:,} bytes"
     converted: dict[str, int] = written.source["converted_images"]
     if num_converted := sum(converted.values()):
         kinds = _in_parentheses(converted)

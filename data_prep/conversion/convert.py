@@ -14,6 +14,7 @@ from data_prep.records import image_sizes, manifest, tf_example, verified
 from data_prep.records.class_mixing import write_split
 from resnet.base.errors import UserError
 
+FILES_DIGEST = "files_sha256"  # In the manifest: of all shards' `source_digest`.
 _IGNORED_ORIENTATIONS = "ignored_exif_orientations"
 
 
@@ -75,7 +76,8 @@ def finish(plan: Plan, num_processes: int) -> manifest.Manifest:
             f" {min(changed)}. Rerun the same command to convert these shards again."
         )
     counts: Counter[str] = Counter()
-    splits = {split.name: _finish_split(plan, split, counts) for split in plan.splits}
+    states: list[str] = []
+    splits = {s.name: _finish_split(plan, s, counts, states) for s in plan.splits}
     num_ignored_orientations = counts.pop(_IGNORED_ORIENTATIONS)
     complete = manifest.Manifest(
         class_names=plan.source.class_names,
@@ -85,15 +87,13 @@ def finish(plan: Plan, num_processes: int) -> manifest.Manifest:
         image_format=plan.image_format,
         median_side=image_sizes.median_side(plan.root, plan.paths, tf_example.ENCODED),
         source={
-            **plan.source.description,
-            "shuffle_seed": plan.options.shuffle_seed,
-            "apply_exif_orientation": plan.options.apply_exif_orientation,
+            **plan.metadata(),
+            FILES_DIGEST: shards.json_digest(states),
             "on_bad_image": plan.options.on_bad_image,
             "converted_images": dict(sorted(counts.items())),
             _IGNORED_ORIENTATIONS: num_ignored_orientations,
             "num_ignored_files": plan.source.num_ignored_files,
             "ignored_files": plan.source.ignored_kinds,
-            **plan.encoder(),
         },
     )
     manifest.write(complete, plan.root)
@@ -102,7 +102,10 @@ def finish(plan: Plan, num_processes: int) -> manifest.Manifest:
     return complete
 
 
-def _finish_split(plan: Plan, split: SplitPlan, counts: Counter[str]) -> manifest.Split:
+def _finish_split(
+    plan: Plan, split: SplitPlan, counts: Counter[str], states: list[str]
+) -> manifest.Split:
+    """Returns a split, whose counts and states of images it adds to the others'."""
     reports = []
     for path in split.paths:
         report = shards.read_report(plan.root, path)
@@ -112,6 +115,7 @@ def _finish_split(plan: Plan, split: SplitPlan, counts: Counter[str]) -> manifes
                 " corrupt; rerun the same command to resume"
             )
         reports.append(report)
+        states.append(report.source_digest)
         counts.update(report.converted_counts)
         counts[_IGNORED_ORIENTATIONS] += report.num_ignored_orientations
     skipped = tuple(image for report in reports for image in report.skipped_images)

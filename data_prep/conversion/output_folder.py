@@ -17,8 +17,10 @@ from typing import Any
 
 from data_prep.conversion import convert
 from data_prep.conversion.plan import Plan
+from data_prep.conversion.shards import json_digest
 from data_prep.records import layouts, manifest
 from data_prep.sources import archives, folders
+from data_prep.sources.image_list import files_digest
 from resnet.base import atomic_files, json_file, text
 from resnet.base.errors import UserError
 
@@ -34,17 +36,37 @@ _FOREIGN_FILES = (
 _RECORD_OVERHEAD_BYTES = 320
 
 
-def check_not_finished(root: pathlib.Path) -> None:
-    """Raises UserError if a folder contains a finished record set."""
-    if (root / manifest.FILE_NAME).exists():
-        with contextlib.suppress(UserError):
-            manifest.read_file(root / manifest.FILE_NAME)
-            # Killed just before it removed its state.
-            shutil.rmtree(root / manifest.CONVERSION_FOLDER, ignore_errors=True)
-        raise UserError(
-            f"{root} already contains a finished record set ({manifest.FILE_NAME});"
-            " delete that folder or choose another --local_scratch_dir"
-        )
+def finished_set(plan: Plan) -> manifest.Manifest | None:
+    """Returns the manifest of the plan's set if it is finished, or None without any.
+
+    Raises UserError if the folder has another finished set, or images have changed.
+    """
+    root = plan.root
+    if not (root / manifest.FILE_NAME).exists():
+        return None
+    try:
+        finished = manifest.read_file(root / manifest.FILE_NAME)
+        # Killed just before it removed its state.
+        shutil.rmtree(root / manifest.CONVERSION_FOLDER, ignore_errors=True)
+        wanted = plan.metadata()
+        if any(split.skipped_images for split in finished.splits.values()):
+            wanted["on_bad_image"] = plan.options.on_bad_image
+        of_same_names = {name: finished.source.get(name) for name in wanted}
+        if not (differences := _differences(wanted, of_same_names)):
+            states = [files_digest(job.images) for job in plan.shard_jobs()]
+            if finished.source.get(convert.FILES_DIGEST) == json_digest(states):
+                for name in finished.splits:
+                    record_set = manifest.RecordSet(finished, root, root)
+                    manifest.check_files(record_set, name)
+                return finished
+            differences = "the sizes or times of image files have changed since"
+    except UserError as error:
+        differences = str(error)
+    raise UserError(
+        f"{root} already contains a finished record set ({manifest.FILE_NAME}), not of"
+        f" this conversion: {differences}; delete that folder or choose another"
+        " --local_scratch_dir"
+    )
 
 
 def check_apart(
@@ -138,15 +160,19 @@ def begin(plan: Plan) -> None:
     another source or with other options.
     """
     state = plan.root / manifest.CONVERSION_FOLDER
-    metadata = json.loads(json.dumps(plan.metadata()))
+    metadata = plan.metadata()
     try:
         what = "the plan of an unfinished conversion"
         advice = f"Delete {state} to convert everything again."
         earlier = json_file.read(state / _PLAN_FILE, dict, what, advice)
     except json_file.MissingFile:
         earlier = None
-    if earlier is not None:
-        _check_same(metadata, earlier, plan.root)
+    if earlier is not None and (differences := _differences(metadata, earlier)):
+        raise UserError(
+            f"{plan.root} contains an unfinished conversion of another source or with"
+            f" other options: {differences}. Rerun it as before to resume, delete it,"
+            " or choose another --local_scratch_dir."
+        )
     _check_no_other_files(plan, is_resumed=earlier is not None)
     remove_leftovers(plan)
     for split in plan.splits:
@@ -164,23 +190,18 @@ def remove_leftovers(plan: Plan) -> None:
         atomic_files.remove_leftovers(plan.root / name)
 
 
-def _check_same(
-    metadata: dict[str, Any], earlier: dict[str, Any], root: pathlib.Path
-) -> None:
-    def shown(values: dict[str, Any], name: str) -> str:
-        return f"{values[name]!r:.80}" if name in values else "missing"
+def _differences(metadata: dict[str, Any], earlier: dict[str, Any]) -> str:
+    """Returns how the metadata of a plan differ from those of an earlier one."""
 
-    differences = [
-        f"{name} is {shown(metadata, name)}, was {shown(earlier, name)}"
+    def shown(value: Any) -> str:
+        return "missing" if value is None else f"{value!r:.80}"
+
+    metadata = json.loads(json.dumps(metadata))
+    return text.first_of(
+        f"{name} is {shown(metadata.get(name))}, was {shown(earlier.get(name))}"
         for name in dict.fromkeys((*metadata, *earlier))
         if metadata.get(name) != earlier.get(name)
-    ]
-    if differences:
-        raise UserError(
-            f"{root} contains an unfinished conversion of another source or with other"
-            f" options: {'; '.join(differences)}. Rerun it as before to resume, delete"
-            " it, or choose another --local_scratch_dir."
-        )
+    )
 
 
 def _check_no_other_files(plan: Plan, is_resumed: bool) -> None:

@@ -16,7 +16,7 @@ from data_prep.records.class_names import require_lines
 from data_prep.records.manifest import TRAIN, VALIDATION
 from data_prep.sources.image_list import ImageList, Source
 from resnet.base.errors import UserError
-from resnet.base.settings import COUNT_OR_ZERO, setting
+from resnet.base.settings import COUNT_OR_ZERO, FRACTION, setting
 
 MIN_EXAMPLES_PER_SHARD = 256  # Smaller shards only add files.
 # By default, as in the TPU scripts for ImageNet.
@@ -45,7 +45,15 @@ class Options:
         " order; 0: all.",
         bounds=COUNT_OR_ZERO,
     )
-    shuffle_seed: int = setting(0, "Random seed of the record order.")
+    validation_fraction: float = setting(
+        0.0,
+        "Fraction of the images of each class to hold out for validation, if the source"
+        " has none for it; 0: none. Their content and --shuffle_seed decide which.",
+        bounds=FRACTION,
+    )
+    shuffle_seed: int = setting(
+        0, "Random seed of the record order and of --validation_fraction."
+    )
     on_bad_image: str = setting(
         "fail",
         "Action on an image that can't be decoded: fail stops the conversion, skip"
@@ -117,6 +125,7 @@ class Plan:
         metadata: dict[str, Any] = {
             **self.source.description,
             "shuffle_seed": self.options.shuffle_seed,
+            "validation_fraction": self.options.validation_fraction,
             "apply_exif_orientation": self.options.apply_exif_orientation,
         }
         for split in self.splits:

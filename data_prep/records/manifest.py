@@ -29,6 +29,10 @@ from resnet.base.errors import UserError, naming_failures
 
 FILE_NAME = "manifest.json"
 SPLITS = TRAIN, VALIDATION = ("train", "validation")
+NO_VALIDATION = (
+    "no validation split, so accuracy on other images than those of the training can't"
+    " be measured; convert with --validation_fraction=0.1 to hold out a tenth of them"
+)
 # State of an unfinished conversion, in the root of the set; removed at the end.
 CONVERSION_FOLDER = ".conversion"
 FORMAT_VERSION = 2

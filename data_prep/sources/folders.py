@@ -1,6 +1,6 @@
 """Lists the labelled images in class folders.
 
-raw_data_dir/train/<class>/*.JPEG
+raw_data_dir/train/<class>/*.JPEG, or raw_data_dir/<class>/*.JPEG
 raw_data_dir/validation/<class>/*.JPEG, or validation/*.JPEG + synset_labels.txt
 
 Validation images with ImageNet's own file names need no synset_labels.txt.
@@ -10,25 +10,20 @@ import dataclasses
 import os
 import pathlib
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from data_prep.records.class_names import normalized
 from data_prep.records.manifest import TRAIN, VALIDATION
-from data_prep.sources import imagenet_labels
+from data_prep.sources import imagenet_labels, levels
 from data_prep.sources.image_list import Entry, ImageList, Source
+from data_prep.sources.levels import EXTENSIONS
 from resnet.base import regular_file
 from resnet.base.errors import UserError
 from resnet.base.text import first_of
 
-EXTENSIONS = (  # In any case; the first four are JPEG's.
-    *(".jpeg", ".jpg", ".jpe", ".jfif"),
-    *(".png", ".webp", ".bmp", ".gif"),
-)
 LABELS_FILE = "synset_labels.txt"
-TRAIN_FOLDER = "train"
-# Known names; --validation_split chooses among several, or a folder of another name.
-VALIDATION_FOLDERS = ("validation", "val", "valid", "dev", "test")
 _OUTSIDE = "image outside of the class folders"
 _FOLDER = "folder in a class folder"
 _IN_FOLDER = "image in a folder in a class folder"
@@ -37,35 +32,56 @@ _MAX_LABELS_BYTES = 2**31  # ImageNet's 50,000 lines have half a million bytes.
 _NUMBER = re.compile("([0-9]+)")
 
 
-def find(root: pathlib.Path, validation_split: str | None = None) -> list[pathlib.Path]:
-    """Returns the split folders in `root`, the training folder first."""
-    names = (validation_split,) if validation_split else VALIDATION_FOLDERS
-    folders = [root / name for name in dict.fromkeys((TRAIN_FOLDER, *names))]
-    return [folder for folder in folders if folder.is_dir()]
+def find(
+    root: pathlib.Path, validation_split: str | None = None, with_classes: bool = True
+) -> list[pathlib.Path]:
+    """Returns the folders of the splits in `root`, the training folder first.
+
+    Without these, if `with_classes`, they are the class folders, two at least.
+    """
+    if splits := _splits(root, validation_split):
+        return list(splits.values())
+    names = levels.class_folders(root) if with_classes else []
+    return [root / name for name in names] if len(names) > 1 else []
+
+
+def _splits(
+    root: pathlib.Path, validation_split: str | None
+) -> dict[str, pathlib.Path]:
+    """Returns the folder of each split in `root`; raises UserError if several are."""
+    if not root.is_dir():
+        return {}
+    with os.scandir(root) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir())
+    chosen = levels.choose_splits(names, validation_split, str(root))
+    return {split: root / name for split, name in chosen.items()}
 
 
 def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
     """Returns the images of the folders that `find` finds, by class and file name.
 
-    The classes are the folders in `train` or, without `train`, the classes of the
+    If `root` is itself the folder of a split beside others, it is read as that. The
+    classes are the folders in `train` or, without `train`, the classes of the
     validation images. Raises UserError if the content isn't as described above.
     """
-    train = root / TRAIN_FOLDER
-    validation_folders = [f for f in find(root, validation_split) if f != train]
-    if len(validation_folders) > 1:
-        names = [folder.name for folder in validation_folders]
-        raise UserError(
-            f"expected one folder with validation images in {root}; there are"
-            f" {' and '.join(names)}. Choose one, as --validation_split={names[0]}."
-        )
+    warnings: tuple[str, ...] = ()
+    if not (found := _splits(root, validation_split)):
+        own, others = levels.split_of(root.name), levels.folders_in(root.parent)
+        names = [p.name for p in others if levels.split_of(p.name) not in (own, None)]
+        found = {own if own and names else TRAIN: root}
+        if own and names:
+            warnings += (
+                f"{' and '.join(names)} beside {root} are not read; name the folder of"
+                f" all instead: --raw_data_dir={shlex.quote(str(root.parent))}",
+            )
+    train, folder = found.get(TRAIN), found.get(VALIDATION)
     splits: dict[str, ImageList] = {}
     ignored: Counter[str] = Counter()
     class_names: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    if train.is_dir():
-        splits[TRAIN] = _list_train(train, ignored)
+    if train is not None:
+        splits[TRAIN] = _list_train(train, ignored, is_root=train == root)
         class_names = splits[TRAIN].class_names
-    for folder in validation_folders:
+    if folder is not None:
         class_folders, filenames = _scan(folder, ignored)
         if class_folders and filenames:
             raise UserError(
@@ -73,16 +89,20 @@ def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
                 f" both, for example {class_folders[0]!r} and {filenames[0]!r}"
             )
         if filenames:
-            labels, known, warnings = _labels_of(folder, filenames)
+            labels, known, contradictions = _labels_of(folder, filenames)
+            warnings += contradictions
             class_names = class_names or known
             pairs = sorted(zip(labels, filenames, strict=True))
             entries = iter([(label, folder, filename) for label, filename in pairs])
         else:
             by_class = _by_class(folder, class_folders)
             entries = _in_class_folders(folder, by_class, ignored)
-        images = _list(folder, entries, class_names)
+        images = list_images(folder, entries, class_names)
         if not len(images):
-            raise UserError(f"{folder} must contain images; it contains none")
+            raise UserError(
+                f"{folder} must contain images; it contains none."
+                f"{levels.advice(folder)}"
+            )
         splits[VALIDATION] = images
         class_names = images.class_names
     return Source(
@@ -96,25 +116,32 @@ def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
     )
 
 
-def _list_train(folder: pathlib.Path, ignored: Counter[str]) -> ImageList:
-    class_folders, outside = _scan(folder, ignored)
+def _list_train(
+    folder: pathlib.Path, ignored: Counter[str], is_root: bool
+) -> ImageList:
+    """Returns the images in class folders, beside which a root may have others."""
+    class_folders, outside = _scan(folder, Counter() if is_root else ignored)
+    if is_root:
+        class_folders = levels.class_folders(folder)
     if not class_folders:
         raise UserError(
-            f"{folder} must contain one folder per class; it contains no folders"
+            f"{folder} must contain one folder per class; it contains no folders."
+            f"{levels.advice(folder)}"
         )
     if outside:
         ignored[_OUTSIDE] += len(outside)
     by_class = _by_class(folder, class_folders)
     class_names = tuple(by_class)
     entries = _in_class_folders(folder, by_class, ignored)
-    images = _list(folder, entries, class_names)
+    images = list_images(folder, entries, class_names)
     filled = set(images.class_indices.tolist())
     empty = [name for index, name in enumerate(class_names) if index not in filled]
     if empty:
+        inner = folder if empty == [*class_names] else folder / by_class[empty[0]]
         raise UserError(
             f"each class folder in {folder} must contain images"
             f" ({' '.join(EXTENSIONS)}); {len(empty)} contain none:"
-            f" {first_of(map(repr, empty))}"
+            f" {first_of(map(repr, empty))}.{levels.advice(inner)}"
         )
     return images
 
@@ -150,8 +177,8 @@ def _in_class_folders(
             yield class_name, folder / name, filename
 
 
-def _list(
-    folder: pathlib.Path,
+def list_images(
+    source: pathlib.Path,
     entries: Iterable[tuple[str, pathlib.Path, str]],
     known: tuple[str, ...],
 ) -> ImageList:
@@ -166,9 +193,8 @@ def _list(
     )
     if unknown := tuple(indices)[len(known) :] if known else ():
         raise UserError(
-            f"each class in {folder} must have a folder in"
-            f" {folder.with_name(TRAIN_FOLDER)}; {len(unknown)} have none:"
-            f" {first_of(map(repr, unknown))}"
+            f"each class in {source} must have images for training;"
+            f" {len(unknown)} have none: {first_of(map(repr, unknown))}"
         )
     return dataclasses.replace(images, class_names=tuple(indices))
 

@@ -6,20 +6,29 @@ import os
 import pathlib
 from collections.abc import Callable
 
-from data_prep.sources import archives, cifar10, folders
+from data_prep.records.manifest import VALIDATION
+from data_prep.sources import archives, cifar10, folders, label_table, levels
 from data_prep.sources.image_list import Source
 from resnet.base.errors import UserError
 from resnet.base.text import first_of
 
 
 def open_raw_data(
-    raw_data_dir: str | os.PathLike[str], validation_split: str | None = None
+    raw_data_dir: str | os.PathLike[str] | None,
+    validation_split: str | None = None,
+    labels: str | None = None,
 ) -> Source:
     """Returns the images of a folder without reading them, except those of CIFAR-10.
 
-    A warning names what lies beside them. Raises UserError if there are none or several
-    kinds of sources, or if their content is unexpected.
+    `labels` is a table of them, whose folder is the default. Otherwise a warning names
+    what lies beside them. Raises UserError if there are none or several kinds of
+    sources, or if their content is unexpected.
     """
+    if labels:
+        table = pathlib.Path(os.path.abspath(labels))
+        folder = os.path.abspath(raw_data_dir or table.parent)
+        return label_table.read(table, pathlib.Path(folder), validation_split)
+    assert raw_data_dir  # noqa: S101 - One of both is set.
     root = pathlib.Path(os.path.abspath(raw_data_dir))
     if not root.is_dir():
         raise UserError(
@@ -29,35 +38,30 @@ def open_raw_data(
     kinds: dict[str, Callable[[pathlib.Path], Source]] = {}
     if files := archives.find(root):
         kinds[files[0].name] = archives.read
-    if split_folders := folders.find(root, validation_split):
-        kinds[f"{split_folders[0].name}/"] = functools.partial(
-            folders.read, validation_split=validation_split
-        )
     if path := cifar10.find(root):
         kinds[path.name] = cifar10.read
+    image_folders = folders.find(root, validation_split, with_classes=not kinds)
+    if image_folders:
+        kinds[f"{image_folders[0].name}/"] = functools.partial(
+            folders.read, validation_split=validation_split
+        )
     if len(kinds) > 1:
         raise UserError(
             f"expected either archives or folders of images in {root};"
             f" there are {' and '.join(kinds)}. Name a folder with one of them, or with"
             " a link to it."
         )
-    if validation_split and (
-        validation_split == folders.TRAIN_FOLDER
-        or root / validation_split not in split_folders
-    ):
-        raise UserError(
-            f"--validation_split={validation_split} must name a folder of images in"
-            f" {root}, other than {folders.TRAIN_FOLDER}; there is no such folder"
-        )
     for read in kinds.values():
         source = read(root)
-        converted = {*files, *split_folders, path}
+        converted = {*files, *image_folders, path}
         warnings = (*source.warnings, *_warnings(root, converted))
         return dataclasses.replace(source, warnings=warnings)
     raise UserError(
-        f"expected a folder named train or {', '.join(folders.VALIDATION_FOLDERS)} in"
-        f" {root}, or {archives.TRAIN_ARCHIVE} or {archives.VALIDATION_ARCHIVE},"
-        f" or {' or '.join(cifar10.ARCHIVES)}; it contains none of them"
+        f"expected images in train/<class>/ or <class>/ of at least two classes in"
+        f" {root}, a folder named {', '.join(levels.SPLIT_NAMES[VALIDATION])}, or"
+        f" {archives.TRAIN_ARCHIVE}, {archives.VALIDATION_ARCHIVE} or"
+        f" {' or '.join(cifar10.ARCHIVES)}; it contains none of them."
+        f"{levels.advice(root)}"
     )
 
 

@@ -26,7 +26,9 @@ def test_bad_flags_are_refused(raw, tmp_path):
         (raw, records, "--tfds_name=x", "exactly one of --raw_data_dir and"),
         (raw, records, "--tfds_data_dir=x", "requires --tfds_name"),
         (raw, records, "--tfds_label=x", "requires --tfds_name"),
-        (raw, records, "--validation_split=test", "must name a folder of images in"),
+        (raw, records, "--validation_split=test", "must name a split of"),
+        (raw, records, "--labels=absent.csv", "absent.csv failed"),
+        ("", records, "--validation_split=x", "exactly one of --raw_data_dir and"),
         (raw, "", "--num_processes=1", "--local_scratch_dir is required"),
         (raw, records, "--num_processes=-1", "num_processes"),
         (raw, records, "--on_bad_image=ask", "one of fail, skip"),
@@ -144,8 +146,39 @@ def test_a_manifest_stays_and_what_a_kill_at_the_very_end_left_is_removed(
     assert convert_here(raw, records, *more).returncode == 0
     before = content(records)
     write(records / ".conversion" / "plan.json", b"{}")
-    assert_refused(convert_here(raw, records), "already contains a finished record set")
+    assert convert_here(raw, records, *more).returncode == 0
     assert content(records) == before
+
+
+def test_a_finished_conversion_is_done_if_nothing_has_changed(raw, bad, tmp_path):
+    records = tmp_path / "new" / "parents" / "records"
+    skip = ("--on_bad_image=skip", "--num_processes=1")
+    first = convert_here(raw, records, *skip)
+    assert first.returncode == 0, first.stderr
+    before = content(records)
+    done = convert_here(raw, records, *skip)
+    assert done.returncode == 0, done.stderr
+    assert "already converted" in done.stdout
+    lines, earlier = done.stdout.splitlines(), first.stdout.splitlines()
+    assert [line for line in earlier if line not in lines] == [
+        earlier[-3]
+    ]  # The speed.
+    for flags, message in (
+        ((*skip, "--shuffle_seed=1"), "shuffle_seed is 1, was 0"),
+        ((*skip, "--train_shards=2"), "train_shards is 2, was 1"),
+        (("--num_processes=1",), "on_bad_image is 'fail', was 'skip'"),
+    ):
+        refused = convert_here(raw, records, *flags)
+        assert_refused(refused, "already contains a finished record set")
+        assert message in refused.stderr
+    os.utime(bad, (1, 1))
+    assert_refused(convert_here(raw, records, *skip), "have changed since")
+    write(raw / "train" / "n01" / "new.JPEG", encoded_image(9))
+    assert_refused(convert_here(raw, records, *skip), "train_images is 19, was 18")
+    assert content(records) == before
+    (records / "train" / "train-00000-of-00001").write_bytes(b"cut")
+    (raw / "train" / "n01" / "new.JPEG").unlink()
+    assert_refused(convert_here(raw, records, *skip), "have changed since")
 
 
 def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(

@@ -1,6 +1,7 @@
 """Class folders, and which kind of source a folder is."""
 
 import os
+import re
 
 import pytest
 
@@ -175,16 +176,75 @@ def test_wrong_labels_of_all_of_imagenet_are_refused(tmp_path, monkeypatch):
         folders.read(tmp_path)
 
 
-@pytest.mark.parametrize("folder", ["validation", "valid", "dev", "test"])
-def test_the_validation_folder_has_one_of_five_names(tmp_path, folder):
+@pytest.mark.parametrize("folder", ["validation", "valid", "dev", "Test", "TESTING"])
+def test_the_validation_folder_has_one_of_some_names(tmp_path, folder):
     touch(tmp_path, f"{folder}/b/2.jpg", f"{folder}/a/2.jpg")
     source = folders.read(tmp_path)
     assert (list(source.splits), source.class_names) == (["validation"], ("a", "b"))
-    touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "train/c/1.jpg")
+    train = "train" if folder.islower() else "Training"
+    touch(tmp_path, *(f"{train}/{name}/1.jpg" for name in "abc"))
     source = folders.read(tmp_path)
     assert list(source.splits) == ["train", "validation"]
     assert names(source.splits["validation"]) == [("a", "2.jpg"), ("b", "2.jpg")]
-    assert folders.find(tmp_path) == [tmp_path / "train", tmp_path / folder]
+    assert folders.find(tmp_path) == [tmp_path / train, tmp_path / folder]
+    touch(tmp_path, "TRAIN/a/1.jpg")
+    with pytest.raises(UserError, match=r"one train split.*; there are .*TRAIN"):
+        folders.find(tmp_path)
+
+
+def test_folders_of_classes_need_no_folder_of_the_split(tmp_path):
+    touch(tmp_path, "raw/b/2.jpg", "raw/a/1.jpg", "raw/a/x.txt", "raw/README")
+    touch(tmp_path, "raw/records/train/train-00000-of-00001", "raw/.cache/1.jpg")
+    source = raw_data.open_raw_data(tmp_path / "raw")
+    assert names(source.splits["train"]) == [("a", "1.jpg"), ("b", "2.jpg")]
+    assert list(source.splits) == ["train"]
+    assert source.ignored_kinds == {".txt": 1}
+    (warning,) = source.warnings
+    assert "2 of the files and folders in" in warning
+    assert "'README', 'records'" in warning
+
+
+@pytest.mark.parametrize(
+    ("folder", "advice"),
+    [
+        ("..", "Found folders train, val in RAW: pass --raw_data_dir=RAW."),
+        (
+            "train/a",
+            "Found folders train, val in RAW: pass --raw_data_dir=RAW, or name",
+        ),
+        ("more", "Found class folders n1, n2 in RAW/more/in: pass .*_dir=RAW/more/in."),
+        ("more/in/n1", "class folders n1, n2 in RAW/more/in: pass .*, or .*--labels="),
+        ("flat/x", "images in RAW/flat/x, not in folders of several .*--labels=FILE"),
+        ("flat", "images in RAW/flat/x, not in folders of several .*--labels=FILE"),
+        ("deep", "1 contain none: 'b'. Found images in RAW/deep/train/b/images, not"),
+    ],
+)
+def test_another_level_is_named(tmp_path, folder, advice):
+    root = tmp_path / "raw"
+    touch(root, *(f"{split}/{c}/1.jpg" for split in ("train", "val") for c in "ab"))
+    touch(root, "more/in/n1/1.jpg", "more/in/n2/1.jpg", "flat/x/1.png", "flat/y/1.txt")
+    touch(root, "deep/train/a/1.jpg", "deep/train/b/images/1.jpg")
+    with pytest.raises(UserError) as caught:
+        raw_data.open_raw_data(root / folder)
+    assert re.search(advice, str(caught.value).replace(str(root), "RAW"))
+
+
+def test_the_folder_of_a_split_is_read_as_that_and_the_others_are_named(tmp_path):
+    touch(
+        tmp_path, *(f"{split}/{c}/1.jpg" for split in ("train", "test") for c in "ab")
+    )
+    touch(tmp_path, "val/a/1.jpg")
+    for folder, split, beside in (
+        ("train", "train", "test and val"),
+        ("test", "validation", "train"),
+    ):
+        source = raw_data.open_raw_data(tmp_path / folder)
+        assert list(source.splits) == [split]
+        (warning,) = source.warnings
+        assert warning.startswith(f"{beside} beside {tmp_path / folder} are not read")
+        assert warning.endswith(f"--raw_data_dir={tmp_path}")
+    (tmp_path / "train").rename(tmp_path / "other")  # Now it is only a name.
+    assert list(raw_data.open_raw_data(tmp_path / "test").splits) == ["train"]
 
 
 @pytest.mark.parametrize(
@@ -223,11 +283,15 @@ def test_the_validation_folder_has_one_of_five_names(tmp_path, folder):
             None,
             "6 have none: 'b', 'c', 'd', 'e' and 2 more",
         ),
-        (["other/a/1.jpg"], None, "expected a folder named train or validation, val"),
+        (
+            ["a/1.jpg"],
+            None,
+            r"<class>/ of at least two classes.* images in .*/a, not in",
+        ),
         (
             ["train/a/1.jpg", "cifar-10-binary.tar.gz"],
             None,
-            "there are train/ and cifar-10-binary.tar.gz. Name a folder with one of",
+            "there are cifar-10-binary.tar.gz and train/. Name a folder with one of",
         ),
     ],
 )
