@@ -234,6 +234,8 @@ def resolve_settings(
         measured: dict[str, Any] = {}
         if communicator.rank == 0:
             check_export(config)
+            if splits == ["train"] and config.mode != "train":
+                logging.warning("The data set has %s.", manifest.NO_VALIDATION)
             lock, measured = run_folder.prepare(config)
     measured = communicator.broadcast(measured)
     return dataclasses.replace(config, **measured), splits, lock

@@ -41,7 +41,10 @@ class RecordFiles(RecordForm):
 
     def only_files(self, indices: Sequence[int]) -> "RecordFiles":
         """Returns the examples whose records are in the files `paths[indices]`."""
-        chosen = np.isin(self.file_of_example, indices)
+        return self.only(np.isin(self.file_of_example, indices))
+
+    def only(self, chosen: np.ndarray) -> "RecordFiles":
+        """Returns the examples that are chosen, bool `[num_examples]`."""
         return dataclasses.replace(
             self,
             file_of_example=self.file_of_example[chosen],
@@ -150,6 +153,13 @@ class ExampleShard:
     def end_example(self) -> int:
         """The example after the last one that this rank evaluates."""
         return (self.rank + 1) * self.records.num_examples // self.num_ranks
+
+    def sample(self, most: int) -> "ExampleShard":
+        """Returns the part of at most so many examples, evenly spaced in the split."""
+        stride = -(-self.num_examples_of_all // most)
+        records = self.records.only(self.records.number_of_example % stride == 0)
+        num_of_all = -(-self.num_examples_of_all // stride)
+        return ExampleShard(records, self.rank, self.num_ranks, num_of_all)
 
 
 def shard_of_rank(

@@ -17,6 +17,7 @@ from resnet.runtime.job import Job, Run
 
 # The weights that may be evaluated, and the kind of the metrics line of each.
 METRICS_KINDS = {"raw": "eval", "ema": "eval_ema"}
+ON_TRAINING_IMAGES = "eval_train"  # That of a data set without validation.
 
 
 class Evaluates(Protocol):
@@ -37,9 +38,10 @@ class Evaluations:
         self._communicator = job.communicator
         self._evaluator = evaluator
         self._precise_bn: PreciseBN | None = None
-        if run.validation is None or evaluator is not None:
+        self._has_validation = run.validation is not None
+        if run.evaluated is None or evaluator is not None:
             return
-        self._evaluator = Evaluator(state.model, run.validation, config, job)
+        self._evaluator = Evaluator(state.model, run.evaluated, config, job)
         if config.recalibration_batches:
             self._precise_bn = PreciseBN(state.model, run.train, config, job)
 
@@ -60,9 +62,11 @@ class Evaluations:
     def run(self, log: RunLog) -> dict[str, dict[str, float]]:
         """Evaluates and logs the results; sets `state.top1`.
 
-        All ranks evaluate with the mean of their batch normalization averages, and keep
-        their own afterwards. Returns the metrics by name, by the kind of their metrics
-        line. Raises AgreedFailure, on all ranks, if the network predicts NaN.
+        Without a validation split, the last weights are evaluated on training images,
+        which sets nothing. All ranks evaluate with the mean of their batch
+        normalization averages, and keep their own afterwards. Returns the metrics by
+        name, by the kind of their metrics line. Raises AgreedFailure, on all ranks, if
+        the network predicts NaN.
         """
         assert self._evaluator is not None  # noqa: S101 - `is_due` has checked it.
         state, results = self._state, {}
@@ -70,14 +74,19 @@ class Evaluations:
         averages = state.batch_norm_averages
         with log.progress.paused(), averaged_over_ranks(averages, self._communicator):
             names = weights_of(state)
+            kinds = METRICS_KINDS
+            if not self._has_validation:
+                names, kinds = names[-1:], dict.fromkeys(names, ON_TRAINING_IMAGES)
             for name in weights_in_turn(state, names, self._precise_bn, num_ranks):
-                kind = METRICS_KINDS[name]
+                kind = kinds[name]
                 began = time.monotonic()
                 with naming(f"the {name} weights after step {state.step}"):
                     result = self._evaluator.evaluate(state.weight_penalty())
                 results[kind] = result.as_dict()
                 seconds = time.monotonic() - began
                 log.evaluated(kind, results[kind], seconds, str(result))
+        if not self._has_validation:
+            return {}
         state.top1 = best_top1(results)
         return results
 

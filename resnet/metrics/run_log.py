@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from data_prep.records import manifest
 from resnet.config.config import Config
 from resnet.config.phases import StepSettings
 from resnet.distributed.communicator import Communicator
@@ -161,10 +162,12 @@ class RunLog:
     def evaluated(
         self, kind: str, numbers: Mapping[str, float], seconds: float, text: str
     ) -> None:
-        """Logs and shows the result of an evaluation, "eval" or "eval_ema"."""
+        """Logs and shows the result of an evaluation of `METRICS_KINDS`."""
         self._write(kind, {**numbers, "seconds": seconds})
-        weights = ", EMA weights" if kind == "eval_ema" else ""
-        self.progress.say(f"step {self._state.step}{weights}: {text}")
+        what = {"eval_ema": ", EMA weights", "eval_train": ", training images"}
+        self.progress.say(f"step {self._state.step}{what.get(kind, '')}: {text}")
+        if kind == "eval_train":
+            self.progress.say(f"The data set has {manifest.NO_VALIDATION}.")
 
     def _write(self, kind: str, numbers: Mapping[str, Any]) -> None:
         step = self._state.step

@@ -14,7 +14,10 @@ from resnet.report.folder import RunFolder
 _MIN_TO_SMOOTH = 30
 _SMOOTHED_PARTS = 40  # A smoothed line has about so many independent values.
 _MAX_RANKS = 8  # Up to this number, each rank has its own curve.
-_KINDS = {"train": "training", "eval": "validation", "eval_ema": "validation"}
+_KINDS = {
+    **{"train": "training", "eval_train": "training images"},
+    **{"eval": "validation", "eval_ema": "validation"},
+}
 _SUFFIXES = {"eval_ema": ", EMA weights"}
 
 Floats = npt.NDArray[np.float64]

@@ -134,6 +134,9 @@ def _what(run: RunFolder) -> str:
 
 def _how_well(run: RunFolder) -> str:
     last, best = last_evaluation(run), best_evaluation(run)
+    for line in run.of_kind("eval_train")[-1:]:
+        text = f"Without validation: top-1 {percent(line['top1'])} on {line['count']:,}"
+        return f"{text} of the training images, which the network has seen."
     if last is None or best is None:
         return "No evaluation has been logged yet."
     text = f"Top-1 {percent(last['top1'])}, top-5 {percent(last.get('top5'))}"

@@ -19,6 +19,9 @@ if TYPE_CHECKING:  # It imports TensorFlow.
     from resnet.data.record_files import ExampleShard
 
 
+_MOST_TRAINING_IMAGES = 10_000  # That are evaluated; more take longer than they tell.
+
+
 @dataclass(frozen=True)
 class PreparedRun:
     """What is settled, and the same on all ranks, before TensorFlow is imported.
@@ -71,6 +74,13 @@ class Run:
     validation: "ExampleShard | None" = None
     lock: RunLock | None = None
     verify_records: Callable[[Communicator], None] = lambda _: None
+
+    @property
+    def evaluated(self) -> "ExampleShard | None":
+        """The examples whose accuracy is measured; a sample to train on, if need be."""
+        if self.config.mode == "train":
+            return None
+        return self.validation or self.train.sample(_MOST_TRAINING_IMAGES)
 
     @property
     def folder(self) -> Path:

@@ -82,7 +82,7 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
             is_wanted = result.save_requested and state.is_synchronized
             if is_wanted or result.stop_requested or is_last or manager.is_due:
                 save_state()
-            if result.stop_requested and not (is_last and run.validation is None):
+            if result.stop_requested and not (is_last and run.evaluated is None):
                 manager.finish()
                 raise Preempted(f"stopped after step {state.step}, which is saved")
         manager.finish()

@@ -110,7 +110,7 @@ def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
         return ["train", "validation"]
     if config.eval_every:
         raise UserError(
-            "--eval_every needs a validation split, and this data set has none. Leave"
-            " the flag out, or convert the validation images too."
+            f"--eval_every needs a validation split; this data set has"
+            f" {manifest.NO_VALIDATION}, or leave the flag out."
         )
     return ["train"]

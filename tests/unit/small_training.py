@@ -72,6 +72,7 @@ def runner(
     def run(
         model_dir: pathlib.Path,
         signals: Any = None,
+        has_validation: bool = True,
         **changes: Any,
     ) -> bool:
         own = make_config(
@@ -80,7 +81,8 @@ def runner(
         )
         shard = ExampleShard(records, 0, 1, NUM_EXAMPLES)
         save_config(own)
-        eval_shard = shard if own.mode == "train_and_eval" else None
+        is_evaluated = has_validation and own.mode == "train_and_eval"
+        eval_shard = shard if is_evaluated else None
         return loop.train_and_evaluate(
             Run(own, shard, eval_shard), job(signals=signals)
         )

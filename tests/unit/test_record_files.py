@@ -111,6 +111,19 @@ def test_all_ranks_together_evaluate_each_example_once(placement):
         assert max(of_node) - min(of_node) <= 1
 
 
+@given(placement=placements(), most=st.integers(1, 99))
+def test_a_sample_is_evenly_spaced_and_evaluated_once(placement, most):
+    evaluated: list[int] = []
+    num_examples = sum(placement[0])
+    hypothesis.assume(num_examples)
+    for shard in shards_of(*placement):
+        sample = shard.sample(most)
+        numbers = sample.records.number_of_example
+        evaluated += numbers[sample.first_example : sample.end_example].tolist()
+    assert len(evaluated) == sample.num_examples_of_all <= most
+    assert sorted(evaluated) == list(range(0, num_examples, -(-num_examples // most)))
+
+
 @given(placement=placements(), local_batch_size=st.integers(1, 5))
 def test_the_ranks_of_a_node_train_on_each_of_its_examples_once_an_epoch(
     placement, local_batch_size

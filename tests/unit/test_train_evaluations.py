@@ -11,6 +11,7 @@ from resnet.checkpoint import tensors
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.distributed.communicator import AgreedFailure
 from resnet.evaluation import evaluations
+from resnet.evaluation.evaluations import METRICS_KINDS
 from resnet.evaluation.evaluator import Result
 from resnet.metrics import jsonl
 from resnet.optim.train_state import TrainState
@@ -82,6 +83,24 @@ def test_evaluating_an_average_changes_nothing_about_the_training(
     names = tensors.load(tmp_path, 6).tensors
     assert "ema/classifier/kernel" in names
     assert_same_weights(tmp_path, averaged, 6)
+
+
+def test_without_validation_training_images_are_evaluated_at_the_end(
+    run, averaged, tmp_path, capfd
+):
+    settings = {**NETWORK, "ema_decay": 0.5, "mode": "train_and_eval"}
+    assert run(tmp_path, has_validation=False, **settings)
+    (line,) = lines(tmp_path, "eval_train")
+    (expected,) = (of for of in lines(averaged, "eval_ema") if of["step"] == 6)
+    for name in ("step", "top1", "top5", "loss", "count"):  # Those of all 12 images.
+        assert line[name] == pytest.approx(expected[name], rel=1e-6)
+    assert lines(tmp_path, "eval") == lines(tmp_path, "eval_ema") == []
+    assert not set(METRICS_KINDS.values()) & set(tensors.load(tmp_path, 6).metadata)
+    assert "training images: top-1" in (printed := capfd.readouterr().err)
+    assert "--validation_fraction=0.1" in printed
+    run(tmp_path, has_validation=False, **settings)  # It is done, and says so again.
+    assert len(lines(tmp_path, "eval_train")) == 1
+    assert "training images: top-1" in capfd.readouterr().err
 
 
 def test_an_evaluation_of_outputs_that_are_not_finite_ends_the_run(

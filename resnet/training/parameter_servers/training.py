@@ -79,7 +79,7 @@ class AsyncTraining:
             coordinator, workers.num_workers, run.config.max_staleness
         )
         evaluator = None
-        if run.validation is not None:
+        if run.evaluated is not None:
             evaluator = WorkerEvaluator(
                 run,
                 job,

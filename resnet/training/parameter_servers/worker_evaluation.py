@@ -32,15 +32,16 @@ class WorkerEvaluator:
         closures: Closures,
         workers: Workers,
     ) -> None:
-        """Prepares the evaluation of the run's shard of validation, all examples.
+        """Prepares the evaluation of all examples that the run evaluates.
 
         `eval_batch_size` is the number of images that all workers process at a time.
         """
-        assert run.validation is not None  # noqa: S101 - Else nothing is evaluated.
+        shard = run.evaluated
+        assert shard is not None  # noqa: S101 - Else nothing is evaluated.
         self._config = run.config
         self._model = model
         self._variables = variables
-        self._records = run.validation.records
+        self._records = shard.records
         self._closures = closures
         self._num_parallel_calls = workers.num_parallel_calls
         self._signals = job.signals
@@ -48,9 +49,7 @@ class WorkerEvaluator:
         of_worker = -(-run.config.eval_batch_size // workers.num_workers)
         self._batch_size = min(of_worker, self._records.num_examples)
         none = Replacements.of(set(), self._records.num_examples)
-        self._to_read = input_pipeline.eval_to_read(
-            run.validation, self._batch_size, none
-        )
+        self._to_read = input_pipeline.eval_to_read(shard, self._batch_size, none)
         self._sums_of_batch = tf.function(self._evaluate_batch, autograph=False)
 
     def evaluate(self, penalty: float = 0.0) -> Result:
