@@ -6,11 +6,11 @@ python data_prep/imagenet_to_tfrecords.py --tfds_name NAME \
     --local_scratch_dir RECORDS
 python data_prep/imagenet_to_tfrecords.py --verify --local_scratch_dir RECORDS
 
-RAW contains train/<class>/* and, in validation/, either class folders or images
-whose classes are listed in RAW/synset_labels.txt; or only <class>/*, of which
---validation_fraction=0.1 holds out a tenth. --labels=FILE names the classes in a
-table instead. RAW can also contain ImageNet's tar archives as downloaded, or
-CIFAR-10's binary or Python version.
+RAW contains train/<class>/* and validation/<class>/*, or only <class>/*, of
+which --validation_fraction=0.1 holds out a tenth. --labels=FILE names the
+classes in a table instead. RAW can also contain ImageNet's validation images
+without folders, its tar archives as downloaded, or CIFAR-10's binary or Python
+version.
 The program writes RECORDS/train/train-00000-of-01024 and so on, one offsets
 file per split and, last, manifest.json. If a conversion was interrupted, rerun
 the same command to resume it. --verify reads a finished set and lists corrupt

@@ -130,7 +130,7 @@ def content(root: pathlib.Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def raw(tmp_path) -> pathlib.Path:
-    """A raw folder with 18 train images of 3 classes and flat validation ones."""
+    """A raw folder with 18 train and 4 validation images of 3 classes."""
     root = tmp_path / "raw"
     for label, name in enumerate(CLASSES):
         for index in range(6):
@@ -139,9 +139,8 @@ def raw(tmp_path) -> pathlib.Path:
     write(root / "train" / "n01" / "n01_0.JPEG", encoded_image(0, "PNG"))
     write(root / "train" / "n02" / "n02_3.JPEG", encoded_image(13, mode="CMYK"))
     write(root / "train" / "n02" / "notes.txt", b"")
-    for index in range(4):
-        write(root / "validation" / f"v{index}.JPEG", encoded_image(30 + index))
-    (root / "synset_labels.txt").write_text("n03\nn01\nn03\nn02\n")
+    for index, name in enumerate(("n03", "n01", "n03", "n02")):
+        write(root / "validation" / name / f"v{index}.JPEG", encoded_image(30 + index))
     return root
 
 

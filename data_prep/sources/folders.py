@@ -1,15 +1,12 @@
 """Lists the labelled images in class folders.
 
 raw_data_dir/train/<class>/*.JPEG, or raw_data_dir/<class>/*.JPEG
-raw_data_dir/validation/<class>/*.JPEG, or validation/*.JPEG + synset_labels.txt
-
-Validation images with ImageNet's own file names need no synset_labels.txt.
+raw_data_dir/validation/<class>/*.JPEG, or validation/*.JPEG with ImageNet's names
 """
 
 import dataclasses
 import os
 import pathlib
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,17 +16,13 @@ from data_prep.records.manifest import TRAIN, VALIDATION
 from data_prep.sources import imagenet_labels, levels
 from data_prep.sources.image_list import Entry, ImageList, Source
 from data_prep.sources.levels import EXTENSIONS
-from resnet.base import regular_file
 from resnet.base.errors import UserError
 from resnet.base.text import first_of
 
-LABELS_FILE = "synset_labels.txt"
 _OUTSIDE = "image outside of the class folders"
 _FOLDER = "folder in a class folder"
 _IN_FOLDER = "image in a folder in a class folder"
 _NO_EXTENSION = "file without an extension"
-_MAX_LABELS_BYTES = 2**31  # ImageNet's 50,000 lines have half a million bytes.
-_NUMBER = re.compile("([0-9]+)")
 
 
 def find(
@@ -89,11 +82,8 @@ def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
                 f" both, for example {class_folders[0]!r} and {filenames[0]!r}"
             )
         if filenames:
-            labels, known, contradictions = _labels_of(folder, filenames)
-            warnings += contradictions
-            class_names = class_names or known
-            pairs = sorted(zip(labels, filenames, strict=True))
-            entries = iter([(label, folder, filename) for label, filename in pairs])
+            class_names = class_names or imagenet_labels.synsets()
+            entries = _published(folder, filenames)
         else:
             by_class = _by_class(folder, class_folders)
             entries = _in_class_folders(folder, by_class, ignored)
@@ -158,6 +148,22 @@ def _by_class(folder: pathlib.Path, names: Iterable[str]) -> dict[str, str]:
     return dict(sorted(by_class.items()))
 
 
+def _published(
+    folder: pathlib.Path, filenames: Iterable[str]
+) -> Iterator[tuple[str, pathlib.Path, str]]:
+    """Yields class, folder and name of each of ImageNet's validation images."""
+    labels = {name: imagenet_labels.validation_synset(name) for name in filenames}
+    if unknown := [name for name, label in labels.items() if label is None]:
+        raise UserError(
+            f"{folder} must contain class folders, or images with the names of"
+            f" ImageNet's; {len(unknown):,} have others, such as {unknown[0]!r}. Move"
+            " them into class folders, or name their classes in a table"
+            " (--labels=FILE)."
+        )
+    for name, label in sorted(labels.items(), key=lambda pair: (pair[1], pair[0])):
+        yield str(label), folder, name
+
+
 def _in_class_folders(
     folder: pathlib.Path, by_class: Mapping[str, str], ignored: Counter[str]
 ) -> Iterator[tuple[str, pathlib.Path, str]]:
@@ -197,84 +203,6 @@ def list_images(
             f" {len(unknown)} have none: {first_of(map(repr, unknown))}"
         )
     return dataclasses.replace(images, class_names=tuple(indices))
-
-
-def _labels_of(
-    folder: pathlib.Path, filenames: list[str]
-) -> tuple[list[str], tuple[str, ...], tuple[str, ...]]:
-    """Returns the class of each validation image, all classes, and warnings.
-
-    The classes are those of the labels file or, without one, ImageNet's. A warning says
-    that the file contradicts these, as if its lines are in another order.
-    """
-    labels_file = folder.with_name(LABELS_FILE)
-    published = [imagenet_labels.validation_synset(name) for name in filenames]
-    labels = [synset for synset in published if synset is not None]
-    num_published = len(labels)
-    if num_published == len(filenames) and not labels_file.exists():
-        return labels, imagenet_labels.synsets(), ()
-    labels = _read_labels(len(filenames), labels_file)
-    _require_one_order(folder, filenames, labels)
-    triples = zip(filenames, labels, published, strict=True)
-    wrong = [triple for triple in triples if triple[2] not in (None, triple[1])]
-    if not wrong:
-        return labels, (), ()
-    name, label, right_label = wrong[0]
-    sentence = (
-        f"{labels_file} contradicts ImageNet's published labels for {len(wrong):,} of"
-        f" {len(filenames):,} images, for example {name}: {label} in the file,"
-        f" {right_label} published"
-    )
-    if num_published == imagenet_labels.NUM_VALIDATION:
-        raise UserError(
-            f"{sentence}. Delete the file: this program contains ImageNet's labels."
-        )
-    return labels, (), (sentence,)
-
-
-def _require_one_order(
-    folder: pathlib.Path, filenames: list[str], labels: list[str]
-) -> None:
-    """Refuses labels that would differ if 2.jpg came before 10.jpg, or a before B."""
-
-    def by_number(filename: str) -> list[str | int]:
-        parts = _NUMBER.split(filename.casefold())
-        return [int(p) if index % 2 else p for index, p in enumerate(parts)]
-
-    others = dict(zip(sorted(filenames, key=by_number), labels, strict=True))
-    pairs = zip(filenames, labels, strict=True)
-    if differing := [(name, label) for name, label in pairs if others[name] != label]:
-        name, label = differing[0]
-        raise UserError(
-            f"the labels in {folder.with_name(LABELS_FILE)} must not depend on how"
-            f" images are sorted; {len(differing):,} of {len(filenames):,} have others"
-            " by characters (10.jpg, 2.jpg) than by numbers and regardless of case"
-            f" (2.jpg, 10.jpg), for example {name}: {label} or {others[name]}. Rename"
-            f" them so that it is one order (02.jpg), or use {folder}/<class>/."
-        )
-
-
-def _read_labels(num_images: int, labels_file: pathlib.Path) -> list[str]:
-    try:
-        labels = regular_file.read_lines(labels_file, _MAX_LABELS_BYTES)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"without class folders, {labels_file} must contain the class of each"
-            f" validation image, one per line; reading it failed: {error}"
-        ) from error
-    while labels and not labels[-1]:
-        labels.pop()
-    if len(labels) != num_images:
-        raise UserError(
-            f"{labels_file} must have one line for each of the {num_images} validation"
-            f" images; it has {len(labels)} lines"
-        )
-    if "" in labels:
-        raise UserError(
-            f"{labels_file} must have a class name on each line; line"
-            f" {labels.index('') + 1} is empty"
-        )
-    return list(map(normalized, labels))
 
 
 def _scan(

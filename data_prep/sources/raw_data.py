@@ -67,7 +67,7 @@ def open_raw_data(
 
 def _warnings(root: pathlib.Path, converted: set[pathlib.Path | None]) -> list[str]:
     """Returns a warning that counts and names what isn't converted, if there is any."""
-    known = {folders.LABELS_FILE, *(path.name for path in converted if path)}
+    known = {"synset_labels.txt", *(path.name for path in converted if path)}
     others = sorted(n for n in os.listdir(root) if n[0] != "." and n not in known)
     if not others or root in converted:  # CIFAR-10 may be the folder itself.
         return []

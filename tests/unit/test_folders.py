@@ -1,6 +1,5 @@
 """Class folders, and which kind of source a folder is."""
 
-import os
 import re
 
 import pytest
@@ -66,14 +65,11 @@ def test_hidden_files_are_passed_over_and_others_counted_by_kind(tmp_path):
 
 def test_a_class_name_is_the_same_in_either_form_of_unicode(tmp_path):
     composed, decomposed = "caf\u00e9", "cafe\u0301"
-    touch(tmp_path, f"train/{decomposed}/1.jpg", "train/b/2.jpg", "val/3.jpg")
-    (tmp_path / "synset_labels.txt").write_text(f"{decomposed}\n", encoding="utf-8")
+    touch(tmp_path, f"train/{decomposed}/1.jpg", "train/b/2.jpg")
     source = folders.read(tmp_path)
     assert source.class_names == ("b", composed)
-    assert names(source.splits["validation"]) == [(composed, "3.jpg")]
     train = {image.path for image in source.splits["train"]}
     assert str(tmp_path / "train" / decomposed / "1.jpg") in train
-    (tmp_path / "val" / "3.jpg").unlink()
     touch(tmp_path, f"val/{composed}/4.jpg")
     validation = folders.read(tmp_path).splits["validation"]
     assert names(validation) == [(composed, "4.jpg")]
@@ -94,17 +90,6 @@ def test_links_are_followed_and_broken_ones_refused(tmp_path):
         folders.read(tmp_path)
 
 
-def test_the_labels_file_may_be_as_windows_writes_it_but_no_pipe(tmp_path):
-    touch(tmp_path, "val/1.jpg", "val/2.jpg", "val/3.jpg")
-    labels_file = tmp_path / "synset_labels.txt"
-    labels_file.write_bytes("\ufeffcat \r\ndog\x85house\r\ncat\r\n\r\n".encode())
-    assert folders.read(tmp_path).class_names == ("cat", "dog\x85house")
-    labels_file.unlink()
-    os.mkfifo(labels_file)
-    with pytest.raises(UserError, match="not a regular file"):
-        folders.read(tmp_path)
-
-
 def test_imagenets_validation_images_are_told_by_their_numbers(tmp_path):
     numbers = (50_000, 2, 1)
     touch(tmp_path, *(f"val/ILSVRC2012_val_{n:08d}.JPEG" for n in numbers))
@@ -120,31 +105,6 @@ def test_imagenets_validation_images_are_told_by_their_numbers(tmp_path):
     with_train = folders.read(tmp_path)
     assert names(with_train.splits["validation"]) == expected
     assert with_train.class_names == ("n01751748", "n02437616", "n09193705")
-
-
-def test_a_labels_file_goes_before_the_numbers_and_is_compared_with_them(tmp_path):
-    # Those of 1 and 2 are n01751748 and n09193705: here they have changed places.
-    touch(tmp_path, *(f"val/ILSVRC2012_val_{i:08d}.JPEG" for i in (1, 2)))
-    labels_file = tmp_path / "synset_labels.txt"
-    labels_file.write_text("n09193705\nn01751748\n")
-    source = folders.read(tmp_path)
-    assert source.class_names == ("n01751748", "n09193705")
-    (warning,) = source.warnings
-    assert "2 of 2 images" in warning
-    assert "00000001.JPEG: n09193705 in the file, n01751748 published" in warning
-    labels_file.write_text("n01751748\nn09193705\n")
-    assert folders.read(tmp_path).warnings == ()
-
-
-def test_labels_that_any_order_gives_are_read(tmp_path):
-    touch(tmp_path, *(f"val/{name}.jpg" for name in (1, 2, 10, 11)))
-    labels_file = tmp_path / "synset_labels.txt"
-    labels_file.write_text("a\na\na\na\n")
-    assert folders.read(tmp_path).class_names == ("a",)
-    touch(tmp_path, "valid/02.jpg", "valid/10.jpg")
-    labels_file.write_text("a\nb\n")
-    images = folders.read(tmp_path, "valid").splits["validation"]
-    assert names(images) == [("a", "02.jpg"), ("b", "10.jpg")]
 
 
 def test_a_folder_is_chosen_and_what_lies_beside_it_is_counted_and_named(tmp_path):
@@ -164,16 +124,6 @@ def test_a_folder_is_chosen_and_what_lies_beside_it_is_counted_and_named(tmp_pat
     (tmp_path / "alone" / "test").symlink_to(tmp_path / "test")
     source = raw_data.open_raw_data(tmp_path / "alone")
     assert (list(source.splits), source.warnings) == (["validation"], ())
-
-
-def test_wrong_labels_of_all_of_imagenet_are_refused(tmp_path, monkeypatch):
-    labels = {"1.JPEG": "n1", "2.JPEG": "n2"}
-    monkeypatch.setattr(imagenet_labels, "NUM_VALIDATION", 2)
-    monkeypatch.setattr(imagenet_labels, "validation_synset", labels.get)
-    touch(tmp_path, "val/1.JPEG", "val/2.JPEG")
-    (tmp_path / "synset_labels.txt").write_text("n2\nn1\n")
-    with pytest.raises(UserError, match="Delete the file"):
-        folders.read(tmp_path)
 
 
 @pytest.mark.parametrize("folder", ["validation", "valid", "dev", "Test", "TESTING"])
@@ -248,57 +198,40 @@ def test_the_folder_of_a_split_is_read_as_that_and_the_others_are_named(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("files", "labels", "message"),
+    ("files", "message"),
     [
-        (["train/1.jpg"], None, "one folder per class; it contains no folders"),
-        (["train/a/1.jpg", "train/b/1.txt"], None, "1 contain none: 'b'"),
+        (["train/1.jpg"], "one folder per class; it contains no folders"),
+        (["train/a/1.jpg", "train/b/1.txt"], "1 contain none: 'b'"),
         (
             ["train/a/1.jpg", "valid/a/1.jpg", "test/a/1.jpg"],
-            None,
             "there are valid and test. Choose one, as --validation_split=valid",
         ),
-        (
-            [f"val/{name}.jpg" for name in (1, 2, 10)],
-            "a\na\nb",
-            "2 of 3 have others .* for example 10.jpg: a or b.*02.jpg.*val/<class>/",
-        ),
-        (
-            ["val/a.jpg", "val/B.jpg"],
-            "y\nx",
-            "2 of 2 have others .* regardless of case",
-        ),
-        (["val/1.jpg", "val/a/1.jpg"], None, "contains both, .* 'a' and '1.jpg'"),
-        (["val/1.txt"], None, "must contain images; it contains none"),
-        (["val/1.jpg"], None, "synset_labels.txt must contain the class"),
+        (["val/1.jpg", "val/a/1.jpg"], "contains both, .* 'a' and '1.jpg'"),
+        (["val/1.txt"], "must contain images; it contains none"),
         (
             ["val/ILSVRC2012_val_00000001.JPEG", "val/ILSVRC2012_val_00050001.JPEG"],
-            None,
-            "synset_labels.txt must contain the class",
+            "1 have others, such as 'ILSVRC2012_val_00050001.JPEG'.*--labels=FILE",
         ),
-        (["val/1.jpg"], "a\nb\n", "each of the 1 validation images; it has 2"),
-        (["val/1.jpg", "val/2.jpg"], "\na", "line 1 is empty"),
-        (["train/a/1.jpg", "val/1.jpg"], "c", "1 have none: 'c'"),
+        (
+            ["train/a/1.jpg", "val/ILSVRC2012_val_00000001.JPEG"],
+            "1 have none: 'n01751748'",
+        ),
         (
             ["train/a/1.jpg", *(f"val/{c}/1.jpg" for c in "bcdefg")],
-            None,
             "6 have none: 'b', 'c', 'd', 'e' and 2 more",
         ),
         (
             ["a/1.jpg"],
-            None,
             r"<class>/ of at least two classes.* images in .*/a, not in",
         ),
         (
             ["train/a/1.jpg", "cifar-10-binary.tar.gz"],
-            None,
             "there are cifar-10-binary.tar.gz and train/. Name a folder with one of",
         ),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path, files, labels, message):
+def test_what_is_wrong_is_named(tmp_path, files, message):
     touch(tmp_path, *files)
-    if labels is not None:
-        (tmp_path / "synset_labels.txt").write_text(labels)
     with pytest.raises(UserError, match=message):
         raw_data.open_raw_data(tmp_path)
     with pytest.raises(UserError, match="absent is not a folder"):

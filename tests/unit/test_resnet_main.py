@@ -95,7 +95,7 @@ def test_a_set_without_a_validation_split_cannot_be_evaluated_on_the_way(
     flags = ("--train_batch_size=4", "--eval_every=1epoch")
     for more in ((), ("--explain",)):
         done = run_on(records, *flags, *more)
-        assert_refused(done, "needs a validation split, and this data set has none")
+        assert_refused(done, "needs a validation split")
     done = run_on(records, "--train_batch_size=4", "--explain")
     assert "evaluation   none\n" in done.stdout
 
