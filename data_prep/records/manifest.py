@@ -31,7 +31,7 @@ FILE_NAME = "manifest.json"
 SPLITS = TRAIN, VALIDATION = ("train", "validation")
 NO_VALIDATION = (
     "no validation split, so accuracy on other images than those of the training can't"
-    " be measured; convert with --validation_fraction=0.1 to hold out a tenth of them"
+    " be measured; convert with --validation_fraction=0.1 to hold out a tenth"
 )
 # State of an unfinished conversion, in the root of the set; removed at the end.
 CONVERSION_FOLDER = ".conversion"
@@ -272,9 +272,10 @@ def load(data_dir: str, split: str | None) -> RecordSet:
             f" images first, by {commands.command('imagenet-to-tfrecords', *words)}."
         )
     if split is not None and split not in record_set.manifest.splits:
+        advice = f": {NO_VALIDATION}" if split == VALIDATION else ""
         raise UserError(
             f"the record set in {record_set.records_dir} has no split {split!r};"
-            f" it has {', '.join(sorted(record_set.manifest.splits))}"
+            f" it has {', '.join(sorted(record_set.manifest.splits))}{advice}"
         )
     return record_set
 
