@@ -198,7 +198,7 @@ def test_a_folder_above_is_looked_at_for_a_split_only(converted_set):
 
 
 def test_what_is_no_set_is_named(converted_set, tmp_path):
-    with pytest.raises(UserError, match="it has train: .*_fraction=0.1"):
+    with pytest.raises(UserError, match=r"it has train: .*_fraction=0.1"):
         manifest.load(str(converted_set), "validation")
     with pytest.raises(UserError, match="must be a folder of record files"):
         manifest.load(str(tmp_path / "absent"), "train")
