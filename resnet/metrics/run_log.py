@@ -14,6 +14,7 @@ import numpy as np
 from absl import logging
 
 from data_prep.records import manifest
+from resnet.base import provenance
 from resnet.config.config import Config
 from resnet.config.phases import StepSettings
 from resnet.distributed.communicator import Communicator
@@ -62,7 +63,7 @@ class RunLog:
         self.progress = Progress(config, state.step, rank)
 
     def training_starts(self) -> None:
-        """Logs the length of the training, the present step, and the machine."""
+        """Logs the length of the training and the step; notes machine and software."""
         logging.info(
             "Training for %d steps (%.2f epochs in total). Current step %d.",
             self._config.train_steps,
@@ -75,6 +76,8 @@ class RunLog:
         if not self._config.is_async:  # There the coordinator is alone here.
             facts["num_ranks"] = self._communicator.num_ranks
             facts["hosts"] = Counter(hosts or [])
+        if self._communicator.rank == 0:
+            facts |= provenance.describe()
         cpu, cores = cpu_features.model_name(), os.cpu_count()
         self._note("start", **facts, cpu=cpu, cores=cores, process_start=process_start)
 

@@ -1,7 +1,9 @@
 import json
 import math
 import pathlib
+import shlex
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -20,6 +22,7 @@ from resnet.metrics.run_log import RunLog
 from resnet.optim.train_state import TrainState
 from resnet.runtime.preemption import Preempted
 from resnet.training import loop
+from resnet.watchdog import history
 from tests import smallest
 from tests.unit import small_training
 from tests.unit.small_training import (
@@ -242,6 +245,13 @@ def test_a_preempted_run_saves_and_resumes_later_bit_for_bit(
     )
     assert found == expected
     assert [step for step, _ in found] == [4, 6]
+    # Each start notes what it was, also those before a step.
+    events, _ = history.read(tmp_path)
+    starts = [event for event in events if event["event"] == "start"]
+    assert [start["step"] for start in starts] == [0, 0, 2]
+    for start in starts:
+        assert start["command"] == shlex.join(sys.argv)
+        assert start["packages"]["numpy"] == np.__version__
 
 
 @pytest.mark.parametrize(
