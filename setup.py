@@ -86,11 +86,23 @@ setup(
     author="The resnet-cpu contributors",
     license="Apache-2.0",
     license_files=["LICENSE"],
+    keywords=["ResNet", "ImageNet", "data-parallel training", "CPU", "Horovod", "MPI"],
+    # The project itself has no public address yet.
+    project_urls={
+        "Paper of the recipes collapse_*": "https://arxiv.org/abs/1711.04291"
+    },
     classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
         "Intended Audience :: Science/Research",
         "Operating System :: POSIX :: Linux",
-        "Programming Language :: Python :: 3",
+        "Programming Language :: C++",
+        "Programming Language :: Python :: 3 :: Only",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Scientific/Engineering :: Image Recognition",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
     ],
     python_requires=">=3.10,<3.14",
     cmdclass={"build_py": BuildWithOps},
@@ -126,7 +138,9 @@ setup(
         "resnet.watchdog",
     ],
     package_data={
+        "data_prep": ["py.typed"],
         "data_prep.sources": ["imagenet_labels.xz"],
+        "resnet": ["py.typed"],
         "resnet.native": ["*.c", "*.cc", "*.h"],
         "resnet.report": ["*.css", "*.html", "*.js"],
     },

@@ -123,6 +123,51 @@ def test_the_commands_of_a_wheel_run_its_programs(wheel, tmp_path):
     assert done.stdout == "".join(expected)
 
 
+def test_metadata_say_what_the_project_is(wheel):
+    (distribution,) = importlib.metadata.distributions(path=[str(wheel)])
+    metadata = distribution.metadata
+    licenses = {metadata.get("License"), metadata.get("License-Expression")}
+    assert licenses - {None} == {"Apache-2.0"}
+    python = "Programming Language :: Python :: "
+    classifiers = set(metadata.get_all("Classifier"))
+    assert {f"{python}3.{minor}" for minor in range(10, 14)} <= classifiers
+    (address,) = metadata.get_all("Project-URL")
+    assert address.endswith("https://arxiv.org/abs/1711.04291")  # Of CITATION.cff.
+
+
+PROGRAM = """
+import resnet
+
+network = resnet.load("MODEL")
+reveal_type(network)
+reveal_type(network.predict(["cat.jpg"]))
+resnet.load(3)
+"""
+
+
+def test_the_types_of_a_wheel_are_seen(wheel, tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True
+    )
+    (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    for name in ("data_prep", "resnet"):
+        (packages / name).symlink_to(wheel / name)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    python = f"--python-executable={tmp_path / 'env' / 'bin' / 'python'}"
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", python, "--cache-dir=cache", "program.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert 'Revealed type is "resnet.api.Network"' in done.stdout, done.stdout
+    assert "list[resnet.api.Prediction]" in done.stdout
+    assert "import-untyped" not in done.stdout
+    assert done.stdout.count("error: ") == 1  # That of `resnet.load(3)`.
+
+
 def test_without_tensorflow_there_is_no_wheel(tmp_path):
     copy_project(tmp_path)
     done = build(tmp_path, "-c", WITHOUT_TENSORFLOW)

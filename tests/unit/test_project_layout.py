@@ -95,6 +95,16 @@ def test_setup_lists_every_package():
         assert f'"{".".join(folder.relative_to(ROOT).parts)}"' in listed
 
 
+def test_the_workflow_calls_what_checks_everything_with_pinned_actions():
+    text = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    commands = re.findall(r"- run: (.+)", text)
+    assert commands[-1] == ".ci/run"
+    assert not [command for command in commands if "pytest" in command]
+    actions = re.findall(r"uses: (\S+)", text)
+    assert actions
+    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action) for action in actions)
+
+
 # What only one module imports, apart from its own modules.
 OWNERS = {
     "resnet.training.parameter_servers": "resnet.resnet_main",
