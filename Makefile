@@ -2,7 +2,7 @@
 # packages. CI runs the same targets as people do.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv check demo unit parallel jobs test faults root cluster offline fuzz bundle wheels lint types format scripts flags api lock ci clean
+.PHONY: help venv check demo unit parallel jobs test faults root cluster offline browser fuzz bundle wheels lint types format scripts flags api lock ci clean
 
 BIN := .venv/bin
 
@@ -47,7 +47,7 @@ demo: venv  ## Prepare images, train on 2 ranks, evaluate, draw the curve (in de
 	@launch/jobs/demo.sh
 
 # Tests find the environment's programs first.
-unit parallel jobs faults root cluster offline: export PATH := $(CURDIR)/$(BIN):$(PATH)
+unit parallel jobs faults root cluster offline browser: export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST := python -m pytest
 
 unit: venv  ## Tests of single modules, in three processes
@@ -73,6 +73,15 @@ cluster: venv  ## Planned jobs under Debian's Open MPI and Slurm (tests/cluster/
 
 offline: venv  ## make bundle and make wheels, and what they made in a namespace without network
 	$(PYTEST) tests/offline --timeout=1800
+
+# Its packages are not in .venv, which needs them for nothing else.
+.venv.browser/.installed: requirements-browser.txt
+	rm -rf .venv.browser
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --target .venv.browser -r $<
+	touch $@
+
+browser: venv .venv.browser/.installed  ## The reports in Debian's Chromium (CHROMIUM=path: another one)
+	PYTHONPATH=.venv.browser $(PYTEST) tests/browser
 
 fuzz:  ## The C++ ops that read files and messages, on hostile inputs under sanitizers
 	@$(MAKE) --no-print-directory -f tests/native/Makefile
@@ -111,6 +120,7 @@ lock:  ## Write the hashed requirements*.txt again (UPGRADE=--upgrade: newest ve
 	$(COMPILE) requirements.in -o requirements.txt
 	$(COMPILE) requirements-export.in -o requirements-export.txt
 	$(COMPILE) requirements-dev.in -o requirements-dev.txt
+	$(COMPILE) requirements-browser.in -o requirements-browser.txt
 	$(COMPILE) requirements-build.in -o requirements-build.txt
 	$(COMPILE) install/requirements-mpi4py.in -o install/requirements-mpi4py.txt
 	rm -rf .lock-venv

@@ -41,6 +41,11 @@ class Metric:
     # Whether its values are lists with a number of each rank.
     is_of_ranks: bool = False
     about: str = ""  # A sentence on what the chart shows; may be empty.
+    is_result: bool = False  # Rather than a diagnostic, which a report shows later.
+
+
+def _accuracy(title: str, name: str) -> Metric:
+    return Metric(title, (Series(name),), "%", starts_at_zero=False, is_result=True)
 
 
 _SENT = Exchange(number="bytes_sent", is_whole=True)
@@ -49,6 +54,7 @@ _ERROR = Exchange(number="compression_error", needs_compression=True)
 METRICS = (
     Metric("", (Series("loss", progress="loss {:.4f}"),)),
     Metric("", (Series("count"), Series("seconds"))),  # Of an evaluation.
+    _accuracy("Top-1 accuracy", "top1"),
     Metric(
         "Cross-entropy",
         (Series("cross_entropy"),),
@@ -56,11 +62,15 @@ METRICS = (
         has_outliers=True,
         starts_at_zero=False,
         about="Without the weight penalty.",
+        is_result=True,
+    ),
+    _accuracy("Top-5 accuracy", "top5"),
+    Metric(
+        "Learning rate",
+        (Series("learning_rate", progress="lr {:.5g}"),),
+        is_result=True,
     ),
     Metric("Weight penalty", (Series("weight_penalty"),), starts_at_zero=False),
-    Metric("Top-1 accuracy", (Series("top1"),), "%", starts_at_zero=False),
-    Metric("Top-5 accuracy", (Series("top5"),), "%", starts_at_zero=False),
-    Metric("Learning rate", (Series("learning_rate", progress="lr {:.5g}"),)),
     Metric(
         "Images per second",
         (Series("images_per_second", progress="{:,.1f} images/s"),),

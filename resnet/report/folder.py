@@ -14,6 +14,7 @@ from resnet.evaluation import prediction_file
 from resnet.evaluation.prediction_file import Predictions
 from resnet.metrics import jsonl
 from resnet.metrics.jsonl import Line
+from resnet.report.words import isolated
 from resnet.watchdog import history
 
 STUDY_FILE = "study.json"
@@ -101,7 +102,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     parts = [path.resolve().parts for path in paths]
     longest = max(map(len, parts), default=1)
     for length in range(1, longest + 1):
-        names = ["/".join(of_path[-length:]) for of_path in parts]
+        names = [isolated("/".join(of_path[-length:])) for of_path in parts]
         if len(set(names)) == len(names):
             return names
     return [f"{name} ({number})" for number, name in enumerate(names, 1)]

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from resnet.base import atomic_files, commands
 from resnet.report import charts, curves, predictions, settings, story, study, words
 from resnet.report.charts import Figure, Mark, Table
+from resnet.report.curves import Chart
 from resnet.report.folder import RunFolder, read_all
 
 _FOLDER = Path(__file__).parent
@@ -49,7 +50,8 @@ def html_of(folders: Sequence[RunFolder]) -> str:
         notes.insert(0, _NO_CHARTS)
     # The library's JavaScript and the files beside this one are no text of a run.
     text = _template().render(
-        title="Report of " + ", ".join(run.name for run in folders),
+        title=story.title(folders),
+        names=", ".join(run.name for run in folders),
         style=Markup(_text_of("style.css")),
         summary=story.summary(runs[0]) if len(runs) == 1 else (),
         comparison=story.comparison(runs) if len(runs) > 1 else None,
@@ -107,8 +109,9 @@ def _sections(
     folders: Sequence[RunFolder], runs: Sequence[RunFolder]
 ) -> Iterator[Section]:
     if runs:
-        yield Section("curves", "Curves", "curves", _curves(runs))
-        yield Section("timeline", "What happened", "timeline", _timeline(runs))
+        shown = curves.of_runs(runs)
+        results = [chart for chart in shown if chart.metric.is_result]
+        yield Section("curves", "Curves", "curves", _curves(runs, results))
         for number, run in enumerate(runs):
             of = f" of {run.name}" if len(runs) > 1 else ""
             if run.predictions:
@@ -117,18 +120,22 @@ def _sections(
                 name, title = f"predictions-{number}", f"Predictions{of}"
                 yield Section(name, title, "predictions", contents)
         if not any(run.predictions for run in runs):
-            yield Section(
-                "predictions", "Predictions", "no_predictions", _evaluation(runs[0])
-            )
-    for number, run in enumerate(runs):
-        if run.events_of("supervisor"):
-            title = f"Supervisor of {run.name}"
-            yield Section(f"supervisor-{number}", title, "supervisor", _supervisor(run))
+            contents = _evaluation(runs[0])
+            yield Section("predictions", "Predictions", "no_predictions", contents)
     for number, run in enumerate(folders):
         if run.study is not None:
             contents = study.section(run.study)
             yield Section(f"study-{number}", f"Study {run.name}", "study", contents)
     if runs:
+        yield Section("timeline", "What happened", "timeline", _timeline(runs))
+    for number, run in enumerate(runs):
+        if run.events_of("supervisor"):
+            title = f"Supervisor of {run.name}"
+            yield Section(f"supervisor-{number}", title, "supervisor", _supervisor(run))
+    if runs:
+        if others := [chart for chart in shown if not chart.metric.is_result]:
+            contents = _curves(runs, others)
+            yield Section("diagnostics", "Speed and diagnostics", "curves", contents)
         yield Section("settings", "Settings", "settings", settings.section(runs))
         contents = settings.machines(runs)
         yield Section("machine", "Versions and machine", "machine", contents)
@@ -140,12 +147,10 @@ def _evaluation(run: RunFolder) -> str:
     return commands.command("resnet-eval", "--store_predictions", *folders)
 
 
-def _curves(runs: Sequence[RunFolder]) -> dict[str, Any]:
+def _curves(runs: Sequence[RunFolder], shown: Sequence[Chart]) -> dict[str, Any]:
     marks = _marks(runs[0]) if len(runs) == 1 else []
     epochs = [curves.epoch_of(line) for run in runs for line in run.lines]
-    figures = [
-        charts.of_curves(chart, marks, max(epochs)) for chart in curves.of_runs(runs)
-    ]
+    figures = [charts.of_curves(chart, marks, max(epochs)) for chart in shown]
     return {"marks": marks, "charts": figures}
 
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from resnet.evaluation.prediction_file import Predictions
 from resnet.report import charts
 from resnet.report.charts import Figure, Table
-from resnet.report.words import MISSING, percent
+from resnet.report.words import MISSING, isolated, percent
 
 NUM_BINS = 15  # Of the confidence, as in the source.
 _MAX_MATRIX = 30  # Classes of a confusion matrix that is shown whole.
@@ -20,6 +20,7 @@ _MAX_PAIRS = 20
 _MAX_CLASSES = 1000  # Rows of the table of classes.
 _OPEN_CLASSES = 30  # More are folded.
 _MAX_SHADE = 0.45  # Darkest cell color on which text is readable.
+_OPEN_IMAGES = 16  # More are folded.
 _SHOWN_GUESSES = 3  # Below a wrong image.
 
 Counts = npt.NDArray[np.int64]
@@ -53,15 +54,17 @@ def section(predictions: Predictions, run_records: str) -> dict[str, Any]:
         "matrix": _matrix_table(counts, names, pairs),
         "calibration": _calibration_figure(predictions),
         "images": list(_wrong_images(predictions, names)),
+        "num_open": _OPEN_IMAGES,
     }
 
 
 def class_names(predictions: Predictions) -> list[str]:
     """Returns what the page calls each class: its name, with a description if any."""
+    names = list(map(isolated, predictions.class_names))
     if not predictions.class_descriptions:
-        return list(predictions.class_names)
-    pairs = zip(predictions.class_names, predictions.class_descriptions, strict=True)
-    return [f"{text.split(',')[0]} ({name})" for name, text in pairs]
+        return names
+    pairs = zip(names, predictions.class_descriptions, strict=True)
+    return [f"{isolated(text.split(',')[0])} ({name})" for name, text in pairs]
 
 
 def confusion_matrix(
@@ -106,7 +109,7 @@ def _by_class(counts: Counts, names: Sequence[str]) -> dict[str, Table | str | N
         taken = f"{names[most[label]]} ({num_wrong:,})" if num_wrong else MISSING
         accuracy = _bar(float(of_classes[label])) if totals[label] else MISSING
         rows.append((names[label], int(totals[label]), accuracy, taken))
-    header = ("class", "images", "top-1", "most often taken for (images)")
+    header = ("class", "images", "top-1", "taken for (images)")
     whole = Table("Accuracy of each class, the least first", header, rows)
     if len(rows) <= _OPEN_CLASSES:
         return {"classes": whole, "all_classes": None, "all_classes_title": ""}

@@ -15,7 +15,13 @@ from resnet.report.folder import RunFolder
 
 _MAX_OPEN = 30  # Settings of phases that differ; more are folded.
 _MAX_HOSTS = 64
-_FACTS = {"cpu": "CPU", "cores": "cores of rank 0's host"}  # Of the last start.
+# Of the last start, by their names on the page.
+_FACTS = {
+    "cpu": "CPU",
+    "cores": "cores of rank 0's host",
+    "command": "command",
+    "git": "Git commit",
+}
 
 
 def flattened(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -122,7 +128,10 @@ def machines(runs: Sequence[RunFolder]) -> dict[str, Any]:
     header = ("name", *([run.name for run in runs] if len(runs) > 1 else ["value"]))
     return {
         "table": Table("Versions and machine", header, rows) if rows else None,
-        "hosts": [_hosts(run) for run in runs if names and story.hosts(run)],
+        "folded": [
+            *(_hosts(run) for run in runs if names and story.hosts(run)),
+            *(_packages(run) for run in runs if story.last_start(run).get("packages")),
+        ],
     }
 
 
@@ -148,3 +157,10 @@ def _hosts(run: RunFolder) -> tuple[str, Table]:
         caption += f" (the first {len(rows)} of {len(of_hosts):,})"
     table = Table(caption, ("host", "ranks"), rows)
     return f"{len(of_hosts):,} host(s) of {run.name}", table
+
+
+def _packages(run: RunFolder) -> tuple[str, Table]:
+    packages = story.last_start(run)["packages"]
+    rows = list(packages.items()) if isinstance(packages, dict) else []
+    table = Table(f"Packages of {run.name}", ("package", "version"), rows)
+    return f"{len(rows):,} Python packages of {run.name}", table

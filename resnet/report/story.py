@@ -1,8 +1,10 @@
 """What a run is and what happened in it, in words: its summary and its timeline."""
 
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from resnet.base.text import duration
@@ -22,8 +24,56 @@ _SETTINGS = {
     "num_classes": " of {} classes",
     "data_dir": " ({})",
 }
+# Training images and classes of known data sets.
+_DATA_SETS = {
+    (1_281_167, 1000): "ImageNet",
+    (9_469, 10): "Imagenette",
+    (50_000, 10): "CIFAR-10",
+    (60_000, 10): "MNIST",
+    (1_437, 10): "Handwritten digits",
+}
+# Names of folders that say nothing about the images in them.
+_COMMON_FOLDERS = ("/", "data", "records", "tfrecords", "tfrecord")
+_RESNET = re.compile(r"resnet(\d+)(d?)")
+_NUM_RESULTS = 6  # First columns of the table of runs, which are always shown.
 _MOST_FACTS = 4  # Most facts shown of an event that isn't known.
 _SHOWN_HOSTS = 4
+
+
+def title(folders: Sequence[RunFolder]) -> str:
+    """Returns data, network and top-1; of several runs, what is the same in all."""
+    data, network = (
+        names.pop() if len(names := {name_of(run) for run in folders}) == 1 else ""
+        for name_of in (_data_name, _network_name)
+    )
+    parts = [network, f"{len(folders):,} runs" if len(folders) > 1 else ""]
+    lasts = [last["top1"] for run in folders if (last := last_evaluation(run))]
+    if len(lasts) == len(folders):
+        ends = dict.fromkeys(percent(top1) for top1 in (min(lasts), max(lasts)))
+        parts.append(f"top-1 {' to '.join(ends)}")
+    text = ", ".join(filter(None, parts))
+    if not data or not text:
+        return data or text or f"Report of {folders[0].name}"
+    return f"{data}: {text}"
+
+
+def _data_name(run: RunFolder) -> str:
+    """Returns the name of a known data set, or the folder that says most about it."""
+    if (config := run.config) is not None:
+        size = config.num_train_examples, len(config.class_names)
+        if size in _DATA_SETS:
+            return _DATA_SETS[size]
+    parts = PurePath(str(run.settings.get("data_dir") or "")).parts
+    telling = [part for part in parts if part.lower() not in _COMMON_FOLDERS]
+    return words.isolated(telling[-1]) if telling else ""
+
+
+def _network_name(run: RunFolder) -> str:
+    """Returns the name of a network as papers write it, such as ResNet-50-D."""
+    model = str(run.settings.get("model") or "")
+    if (match := _RESNET.fullmatch(model)) is None:
+        return model
+    return f"ResNet-{match[1]}{'-D' if match[2] else ''}"
 
 
 def summary(run: RunFolder) -> tuple[str, str, str]:
@@ -32,27 +82,36 @@ def summary(run: RunFolder) -> tuple[str, str, str]:
 
 
 def comparison(runs: Sequence[RunFolder]) -> Table:
-    """Returns a table of several runs."""
+    """Returns a table of several runs, without settings that are the same in all."""
     rows = []
     for run in runs:
         last, best = last_evaluation(run), best_evaluation(run)
         seconds = training_seconds(run)
         row = {
             "run": run.name,
-            "model": words.value(run.settings.get("model", MISSING)),
-            "recipe": words.value(run.settings.get("recipe", MISSING)),
             "top-1, last": percent(last["top1"]) if last else MISSING,
             "top-1, best": _accuracy(best) if best else MISSING,
             "cross-entropy": last.get("cross_entropy") if last else None,
-            "steps": run.last_step,
             "training time": duration(seconds) if seconds else MISSING,
             "images/s": number(usual_speed(run), 3),
+            "steps": run.last_step,
             "ranks": num_ranks(run),
-            "precision": words.value(run.settings.get("precision", MISSING)),
         }
+        for name in ("model", "recipe", "precision"):
+            row[name] = words.value(run.settings.get(name, MISSING))
         rows.append(row)
-    cells = [tuple(row.values()) for row in rows]
-    return Table("The runs compared", tuple(row), cells, "compared")
+    same = {
+        name: number(rows[0][name])
+        for name in list(rows[0])[_NUM_RESULTS:]
+        if len({str(row[name]) for row in rows}) == 1
+    }
+    shared = [f"{name} {same[name]}" for name in same if same[name] != MISSING]
+    caption = "The runs compared"
+    if shared:
+        caption += f"; in all of them, {', '.join(shared)}"
+    header = [name for name in rows[0] if name not in same]
+    cells = [[row[name] for name in header] for row in rows]
+    return Table(caption, header, cells, "compared")
 
 
 def last_evaluation(run: RunFolder) -> Mapping[str, Any] | None:

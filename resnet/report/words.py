@@ -2,6 +2,7 @@
 
 import datetime
 import math
+import unicodedata
 from typing import Any
 
 MISSING = "–"  # noqa: RUF001 - an en dash, where a table has no value.
@@ -27,7 +28,7 @@ def percent(fraction: float | None) -> str:
     """Returns a fraction in percent."""
     if fraction is None or not math.isfinite(fraction):
         return MISSING
-    return f"{100 * fraction:.2f} %"
+    return f"{100 * fraction:.2f}\u00a0%"  # A line doesn't break in it.
 
 
 def moment(seconds: float | None) -> str:
@@ -39,6 +40,16 @@ def moment(seconds: float | None) -> str:
     except (ValueError, OverflowError, OSError):
         return MISSING
     return when.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def isolated(name: str) -> str:
+    """Returns a name that doesn't reorder the text around it, as Arabic would.
+
+    Source: Unicode Standard Annex #9, section 2.4.2, explicit directional isolates.
+    """
+    if any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in name):
+        return f"\u2068{name}\u2069"
+    return name
 
 
 def value(setting: Any) -> str:

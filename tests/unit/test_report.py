@@ -14,16 +14,14 @@ import numpy as np
 import pytest
 
 from eval import report
-from resnet.checkpoint import integrity, step_dirs
 from resnet.config.config import load_config, save_config
-from resnet.config.recipes import digits
-from resnet.config.resolve import resolve
 from resnet.evaluation import prediction_file
 from resnet.metrics import jsonl
-from resnet.metrics.table import METRICS, RANK_SPEEDS
-from resnet.report import charts, folder, page, refresh
+from resnet.metrics.table import METRICS
+from resnet.report import charts, folder, page, refresh, story
 from resnet.watchdog import history
 from tests.in_process import assert_refused, run
+from tests.unit.report_runs import append_line, cut_log, make_run, save_checkpoint
 from tests.unit.stored_predictions import predictions
 
 EVIL = "<script>alert(1)</script>"
@@ -35,48 +33,6 @@ _VOID = {"img", "meta"}
 def small_library(monkeypatch):
     """Stands in for the charts' library, which takes seconds to put together."""
     monkeypatch.setattr(charts, "script_text", lambda: "window.vegaEmbed = null;")
-
-
-def make_run(path: Path, class_names=("a", "b", "c"), num_lines: int = 40, **changes):
-    """Writes the folder of a run that has trained to its end."""
-    overrides = {"model_dir": str(path), "train_steps": 10 * num_lines, **changes}
-    config = resolve(digits.DIGITS, overrides, 1437, tuple(class_names))
-    save_config(config)
-    lines = []
-    for number in range(1, num_lines + 1):
-        numbers = {
-            "loss": 3.0 / number,
-            "cross_entropy": 2.5 / number,
-            "weight_penalty": 0.5 / number,
-            "learning_rate": 0.125,
-            "images_per_second": 64.0,
-            "input_wait_share": 0.01,
-            "exchange_share": 0.25,
-            "bytes_sent_per_step": 1000,
-            "message_bytes_per_step": 1000,
-            RANK_SPEEDS: [40.0, 32.0],
-        }
-        step = 10 * number
-        lines.append(jsonl.make_line("train", step, config.epoch(step), numbers))
-    numbers = {"top1": 0.75, "top5": 1.0, "cross_entropy": 0.5, "count": 360}
-    lines.append(jsonl.make_line("eval", step, config.epoch(step), numbers))
-    (path / jsonl.FILE).write_text("".join(map(jsonl.encode, lines)))
-
-
-def cut_log(path: Path, num_lines: int) -> None:
-    lines = (path / jsonl.FILE).read_text().splitlines(keepends=True)
-    (path / jsonl.FILE).write_text("".join(lines[:num_lines]))
-
-
-def append_line(path: Path, text: str) -> None:
-    with (path / jsonl.FILE).open("a") as file:
-        file.write(text)
-
-
-def save_checkpoint(path: Path, **metadata) -> None:
-    saved = step_dirs.of_step(path, 400)
-    saved.mkdir(parents=True)
-    integrity.write_contents(saved, metadata, {})
 
 
 def text_of(*paths: Path) -> str:
@@ -131,6 +87,95 @@ def test_three_lines_say_what_the_run_is(tmp_path):
     assert "on 360 validation images, views flip, at step 400" in words_of(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "top1", "expected"),
+    [
+        ({}, 0.9213, "Handwritten digits: ResNet-18, top-1 92.13 %"),
+        ({"model": "resnet34d"}, None, "Handwritten digits: ResNet-34-D"),
+        (
+            {"model": "alexnet", "data_dir": "/data/my flowers/Records"},
+            0.5,
+            "Handwritten digits: alexnet, top-1 50.00 %",
+        ),
+    ],
+)
+def test_the_title_names_data_network_and_accuracy(tmp_path, changes, top1, expected):
+    make_run(tmp_path, tuple("0123456789"), num_lines=3, top1=top1, **changes)
+    assert story.title(folder.read_all([tmp_path])).replace("\xa0", " ") == expected
+
+
+@pytest.mark.parametrize(
+    ("data_dir", "expected"),
+    [
+        ("/data/my flowers/Records", "my flowers: ResNet-18"),
+        ("/data", "ResNet-18"),
+        ("", "ResNet-18"),
+        (
+            "/x/\u05d7\u05ea\u05d5\u05dc/data",
+            "\u2068\u05d7\u05ea\u05d5\u05dc\u2069: ResNet-18",
+        ),
+    ],
+)
+def test_data_that_no_recipe_knows_have_the_name_of_their_folder(
+    tmp_path, data_dir, expected
+):
+    make_run(tmp_path, num_lines=3, top1=None, data_dir=data_dir)
+    assert story.title(folder.read_all([tmp_path])) == expected
+
+
+def test_the_title_of_several_runs_is_what_they_share(tmp_path):
+    paths = [tmp_path / name for name in "abcd"]
+    for path, model, top1 in zip(
+        paths, ("resnet18", "resnet18", "resnet50d"), (0.75, 0.5, 0.25), strict=False
+    ):
+        make_run(path, data_dir=f"/{path.name}/flowers", model=model, top1=top1)
+    (tmp_path / "d").mkdir()
+    runs = folder.read_all(paths)
+    titles = [story.title(some).replace("\xa0", " ") for some in (runs[:2], runs[:3])]
+    expected = "flowers: ResNet-18, 2 runs, top-1 50.00 % to 75.00 %"
+    assert titles == [expected, "flowers: 3 runs, top-1 25.00 % to 75.00 %"]
+    assert story.title(runs) == "4 runs"
+    assert story.title(runs[3:]) == "Report of d"
+
+
+def test_predictions_come_before_diagnostics(tmp_path):
+    make_run(tmp_path)
+    prediction_file.write(tmp_path, "step", predictions())
+    reader = Reader(text_of(tmp_path))
+    sections = [attrs for tag, attrs in reader.tags if tag == "section"]
+    ids = [attrs["id"] for attrs in sections if "id" in attrs]
+    expected = ["curves", "predictions-0", "timeline", "diagnostics"]
+    assert ids == [*expected, "settings", "machine"]
+    labels = [str(attrs["aria-label"]) for _, attrs in reader.tags if "role" in attrs]
+    charts = [label.split(" over ")[0] for label in labels if " chart of " in label]
+    assert charts[:2] == [
+        "Line chart of Top-1 accuracy, %",
+        "Line chart of Cross-entropy",
+    ]
+    assert reader.text.index("Wrong predictions") < reader.text.index("Most confused")
+
+
+def test_of_many_wrong_images_the_later_ones_are_folded(tmp_path):
+    make_run(tmp_path)
+    stored = predictions()
+    many = dataclasses.replace(stored, wrong_images=20 * stored.wrong_images[:1])
+    prediction_file.write(tmp_path, "step", many)
+    reader = Reader(text_of(tmp_path))
+    assert sum(tag == "img" for tag, _ in reader.tags) == 20
+    assert "4 more" in reader.text
+
+
+def test_command_commit_and_packages_of_the_last_start_are_shown(tmp_path):
+    make_run(tmp_path)
+    for version in ("1.5", "1.6"):
+        facts = {"command": "resnet-train '--a b'", "git": "12ab-dirty"}
+        history.append(tmp_path, "start", packages={"absl": version, "z": "2"}, **facts)
+    text = words_of(tmp_path)
+    assert "command resnet-train '--a b' Git commit 12ab-dirty" in text
+    assert "2 Python packages" in text
+    assert "package version absl 1.6 z 2" in text
+
+
 def test_each_metric_has_a_chart_and_its_table(tmp_path):
     make_run(tmp_path)
     reader = Reader(text_of(tmp_path))
@@ -144,10 +189,11 @@ def test_each_metric_has_a_chart_and_its_table(tmp_path):
         if metric.title and any(series.name in logged for series in metric.series)
     ]
     begins = [f"Line chart of {title} over epochs. " for title in titles]
-    for label, begin in zip(labels, [*begins, "Timeline of "], strict=True):
+    begins.insert(4, "Timeline of ")  # Between the results and the diagnostics.
+    for label, begin in zip(labels, begins, strict=True):
         assert label.startswith(begin)
     assert len(reader.charts) == len(labels) == 10
-    columns = reader.charts[0]["columns"]
+    columns = reader.charts[1]["columns"]
     assert {curve["style"] for curve in columns} == {"raw", "smooth", "points"}
     assert columns[0]["value"][:2] == [2.5, 1.25]
     assert "10 0.45 2.5" in reader.text.replace("\n", " ").replace("  ", " ")
@@ -173,7 +219,10 @@ def test_runs_are_compared(tmp_path):
     for name, rate in (("one", 0.25), ("two", 0.5)):
         make_run(tmp_path / name, peak_learning_rate=rate)
     text = words_of(tmp_path / "one", tmp_path / "two")
-    assert "The runs compared run model recipe top-1, last" in text
+    assert "in all of them, steps 400, model resnet18, recipe digits" in text
+    assert (
+        "run top-1, last top-1, best cross-entropy training time images/s one" in text
+    )
     assert "Settings that differ between the runs setting one two" in text
     assert "one: training" in text
     assert "two: training" in text

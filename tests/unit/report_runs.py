@@ -1,0 +1,59 @@
+"""Folders of runs for the tests of reports, written without training."""
+
+from pathlib import Path
+
+from resnet.checkpoint import integrity, step_dirs
+from resnet.config.config import save_config
+from resnet.config.recipes import digits
+from resnet.config.resolve import resolve
+from resnet.metrics import jsonl
+from resnet.metrics.table import RANK_SPEEDS
+
+
+def make_run(
+    path: Path,
+    class_names=("a", "b", "c"),
+    num_lines: int = 40,
+    top1: float | None = 0.75,
+    **changes,
+) -> None:
+    """Writes the folder of a run that has trained to its end; None: not evaluated."""
+    overrides = {"model_dir": str(path), "train_steps": 10 * num_lines, **changes}
+    config = resolve(digits.DIGITS, overrides, 1437, tuple(class_names))
+    save_config(config)
+    lines = []
+    for number in range(1, num_lines + 1):
+        numbers = {
+            "loss": 3.0 / number,
+            "cross_entropy": 2.5 / number,
+            "weight_penalty": 0.5 / number,
+            "learning_rate": 0.125,
+            "images_per_second": 64.0,
+            "input_wait_share": 0.01,
+            "exchange_share": 0.25,
+            "bytes_sent_per_step": 1000,
+            "message_bytes_per_step": 1000,
+            RANK_SPEEDS: [40.0, 32.0],
+        }
+        step = 10 * number
+        lines.append(jsonl.make_line("train", step, config.epoch(step), numbers))
+    if top1 is not None:
+        numbers = {"top1": top1, "top5": 1.0, "cross_entropy": 0.5, "count": 360}
+        lines.append(jsonl.make_line("eval", step, config.epoch(step), numbers))
+    (path / jsonl.FILE).write_text("".join(map(jsonl.encode, lines)))
+
+
+def cut_log(path: Path, num_lines: int) -> None:
+    lines = (path / jsonl.FILE).read_text().splitlines(keepends=True)
+    (path / jsonl.FILE).write_text("".join(lines[:num_lines]))
+
+
+def append_line(path: Path, text: str) -> None:
+    with (path / jsonl.FILE).open("a") as file:
+        file.write(text)
+
+
+def save_checkpoint(path: Path, **metadata) -> None:
+    saved = step_dirs.of_step(path, 400)
+    saved.mkdir(parents=True)
+    integrity.write_contents(saved, metadata, {})
