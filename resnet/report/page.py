@@ -143,7 +143,8 @@ def _sections(
 
 def _evaluation(run: RunFolder) -> str:
     """Returns the command that stores what the network of a run predicts."""
-    folders = f"--data_dir={run.settings.get('data_dir')}", f"--model_dir={run.path}"
+    data_dir = run.settings.get("data_dir") or "RECORDS"
+    folders = f"--data_dir={data_dir}", f"--model_dir={run.path}"
     return commands.command("resnet-eval", "--store_predictions", *folders)
 
 
