@@ -120,8 +120,8 @@ def _sections(
                 name, title = f"predictions-{number}", f"Predictions{of}"
                 yield Section(name, title, "predictions", contents)
         if not any(run.predictions for run in runs):
-            contents = _evaluation(runs[0])
-            yield Section("predictions", "Predictions", "no_predictions", contents)
+            command = _evaluation(runs[0])
+            yield Section("predictions", "Predictions", "no_predictions", command)
     for number, run in enumerate(folders):
         if run.study is not None:
             contents = study.section(run.study)
