@@ -2,7 +2,7 @@
 # packages. CI runs the same targets as people do.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv check demo unit parallel jobs test faults root cluster offline browser fuzz bundle wheels lint types format scripts flags api lock ci clean
+.PHONY: help venv check demo unit parallel jobs test faults root cluster offline browser fuzz bundle wheels lint types format scripts flags docs lock ci clean
 
 BIN := .venv/bin
 
@@ -106,8 +106,16 @@ scripts: venv  ## Write the ready scripts of launch/jobs, each by the command in
 flags: venv  ## Write docs/flags.md, the table of all flags, from the programs
 	$(BIN)/python docs/generate_flags.py
 
-api: venv  ## Write the reference of `import resnet` into build/api, as HTML
-	$(BIN)/python -m pdoc -d google --no-show-source -o build/api resnet.api
+.venv.docs/ready: requirements-docs.txt
+	$(or $(PYTHON),python3) -m venv --clear .venv.docs
+	. install/pip_settings.sh && take_pip_sources .venv.docs/bin/python && \
+	  .venv.docs/bin/python -m pip install --quiet --no-deps --require-hashes \
+	  $(if $(WHEELS),--no-index --find-links "$(WHEELS)") -r $<
+	touch $@
+
+docs: .venv.docs/ready  ## The documents as a site in build/site, which opens without a network
+	.venv.docs/bin/python docs/speed_chart.py
+	NO_MKDOCS_2_WARNING=1 .venv.docs/bin/mkdocs build --strict
 
 UV := uv==0.13.8
 COMPILE := env -u PIP_FIND_LINKS -u UV_FIND_LINKS .lock-venv/bin/uv pip compile --universal \
@@ -122,6 +130,7 @@ lock:  ## Write the hashed requirements*.txt again (UPGRADE=--upgrade: newest ve
 	$(COMPILE) requirements-dev.in -o requirements-dev.txt
 	$(COMPILE) requirements-browser.in -o requirements-browser.txt
 	$(COMPILE) requirements-build.in -o requirements-build.txt
+	$(COMPILE) requirements-docs.in -o requirements-docs.txt
 	$(COMPILE) install/requirements-mpi4py.in -o install/requirements-mpi4py.txt
 	rm -rf .lock-venv
 

@@ -18,7 +18,10 @@ from tests import in_process, tiny_set
 from tests.made_once import made_once
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAGES = ("laptop", "slurm", "container", "server", "hosts", "offline")
+PAGES = (
+    *("laptop", "slurm", "container", "server", "hosts", "offline"),
+    *("from_pytorch", "troubleshooting"),
+)
 HOSTS = "node1\nnode2\n"  # The file that the page about hosts shows.
 RUN_HERE = (plan, place_shards, resnet_main)
 

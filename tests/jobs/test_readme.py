@@ -1,4 +1,4 @@
-"""The commands of README.md run as they stand there, on a tiny set."""
+"""The commands of README.md and the tutorial run as they stand there, on a tiny set."""
 
 import re
 import shlex
@@ -9,66 +9,47 @@ from pathlib import Path
 
 import pytest
 
-from tests import in_process, smallest
+from tests import in_process
 
 pytestmark = pytest.mark.multiprocess
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-README = (REPOSITORY / "README.md").read_text()
-# Of a run that takes seconds; the last value of a flag counts.
-SHORT = ("--train_batch_size=6", "--train_steps=3", "--warmup_steps=1")
-SMALL = (smallest.FLAG, "--image_size=32", *SHORT)
-# The same with a recipe whose phases have sizes of their own, which needs a ResNet for
-# images of any size.
-SMALL_PHASES = ("--model=resnet18", *SHORT)
-TRAINING = ("resnet/resnet_main.py", "launch/supervise.py")
-SMALL_STEPS = (smallest.FLAG, "--image_size=32", "--batch_size=2", "--steps=1")
+# Of a run that takes seconds, with a network for images of any size.
+SMALL = ["--model=resnet18", "--train_batch_size=6", "--train_steps=3"]
+SMALL += ["--warmup_steps=1"]
 
 
-def commands() -> list[list[str]]:
-    """Returns the indented command lines of README.md, in words."""
-    lines = re.findall(r"^    ((?:python|mpirun|make|source) .*)$", README, re.M)
+def commands(page: str) -> list[list[str]]:
+    """Returns the indented command lines of a page, in words."""
+    text = (REPOSITORY / page).read_text()
+    lines = re.findall(r"^    ((?:python|mpirun) .*)$", text, re.M)
     return [shlex.split(line) for line in lines]
 
 
 def small_command(words: list[str], folder: Path, raw: Path) -> list[str]:
     """Returns the program and the arguments of a command, for a tiny run."""
-    is_first_run = "512" not in words and "--" not in words
     names = {
         "RECORDS": f"{folder}/records",
-        "MODEL": f"{folder}/{'model' if is_first_run else f'model{len(words)}'}",
+        "MODEL": f"{folder}/model",
         "RAW": str(raw),
-        "plan.png": f"{folder}/plan.png",
     }
     for name, path in names.items():
         words = [word.replace(name, path) for word in words]
-    if "|" in words:  # Into rsync, to another host.
-        words = words[: words.index("|")]
+    if ">" in words:
+        words = words[: words.index(">")]
     program = next(word for word in words if word.endswith(".py"))
     arguments = words[words.index(program) + 1 :]
-    if program == "launch/place_shards.py":  # There is one record file.
-        arguments = [word.replace("nodes=4", "nodes=1") for word in arguments]
-    if program == "launch/supervise.py":  # There is one host.
-        hosts = arguments.index("-hosts")
-        arguments[hosts - 1 : hosts + 2] = ["2"]
-    if program in TRAINING and not {"--list_recipes", "--explain"} & set(words):
-        has_phases = "--recipe=imagenette_best" in arguments
+    if program == "resnet/resnet_main.py" and "--explain" not in words:
         arguments = [word for word in arguments if "train_epochs" not in word]
-        arguments += SMALL_PHASES if has_phases else SMALL
-    if program == "eval/benchmark.py":
-        arguments += SMALL_STEPS
+        arguments += SMALL
     return [program, *arguments]
 
 
-def test_the_commands_run(run_ranks, records, tmp_path):
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+def test_the_commands_run(page, run_ranks, records, tmp_path):
     """Those that need no mpirun share this process."""
     programs = []
-    for words in commands():
-        if words[0] == "source":
-            continue
-        if words[0] == "make":
-            assert f"\n{words[1]}:" in (REPOSITORY / "Makefile").read_text()
-            continue
+    for words in commands(page):
         program, *arguments = small_command(words, tmp_path, records.parent / "raw")
         if words[0] == "mpirun":
             job = run_ranks(2, program, *arguments)
@@ -77,13 +58,12 @@ def test_the_commands_run(run_ranks, records, tmp_path):
             job = in_process.run(module, *arguments)
         assert job.returncode == 0, f"{words}\n{job.stderr}"
         programs.append(program)
-    assert programs[:3] == [
+    assert {
         "data_prep/imagenet_to_tfrecords.py",
         "resnet/resnet_main.py",
-        "eval/resnet_eval.py",
-    ]
-    assert programs[-1] == "eval/benchmark.py"
-    assert job.stdout.count("images/s, all ranks") == 1  # Only rank 0 prints.
+        "eval/report.py",
+        "eval/predict.py",
+    } < set(programs)
 
 
 def test_the_lines_of_python_about_metrics_run():

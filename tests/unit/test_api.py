@@ -76,9 +76,11 @@ def test_a_set_without_validation_is_opened(numbered_set):
     assert resnet.open_records(numbered_set).num_examples == {"train": 13}
 
 
-def test_the_lines_of_the_readme_run(folder, run, monkeypatch, capsys):
+def test_the_lines_of_the_page_run(folder, run, monkeypatch, capsys):
     lines = re.search(
-        r"```python\n(import resnet\n.*?)```", (ROOT / "README.md").read_text(), re.S
+        r"```python\n(import resnet\n.*?)```",
+        (ROOT / "docs/python.md").read_text(),
+        re.S,
     )[1]
     code = [line for line in lines.splitlines() if line.strip()]
     assert len(code) <= 10

@@ -1,14 +1,15 @@
-"""The documents: links lead somewhere, commands name programs and flags that exist."""
+"""The documents: what they name exists, and they keep to their limits."""
 
 import functools
 import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tests import console_scripts
-from tests.sources import ROOT
+from tests.sources import ROOT, SOURCES
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 DEMO = ROOT / "launch/jobs/demo.sh"
@@ -16,6 +17,9 @@ PROGRAM = re.compile(
     r"\b((?:resnet|eval|data_prep|launch|install)/[\w/]+\.(?:py|sh|slurm))"
 )
 COMMAND = rf"(?:(?:python|mpirun|make|sbatch) |{PROGRAM.pattern} -)"
+DEVELOPMENT = ("BUILD_NOTES.md", "CONTRIBUTING.md", "docs/dev/")
+GENERATED = ("docs/flags.md",)
+MOST_WORDS = {"user": 53_000, "development": 25_000}  # To be 42,000 and 15,000.
 TRAINING, PLANNER = "resnet/resnet_main.py", "launch/plan.py"
 
 
@@ -103,16 +107,54 @@ def test_every_command_of_the_demo_is_checked():
     assert sum("$DIR" in command for command in commands(DEMO)) == 6
 
 
-@pytest.fixture(scope="module")
-def generator():
-    path = ROOT / "docs" / "generate_flags.py"
-    spec = importlib.util.spec_from_file_location("generate_flags", path)
+def test_each_page_is_in_the_navigation_of_the_site():
+    nav = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
+    listed = re.findall(r"- (\S+\.md)$", nav, re.M)
+    paths = [str(page.relative_to(ROOT)) for page in PAGES]
+    pages = [path.removeprefix("docs/").replace("README", "index") for path in paths]
+    assert sorted(listed) == sorted(pages)
+
+
+def test_the_documents_are_short():
+    words = dict.fromkeys(MOST_WORDS, 0)
+    for page in PAGES:
+        path = str(page.relative_to(ROOT))
+        kind = "development" if path.startswith(DEVELOPMENT) else "user"
+        if path not in GENERATED:
+            words[kind] += len(page.read_text().split())
+    assert all(words[kind] <= most for kind, most in MOST_WORDS.items()), words
+
+
+def test_the_messages_of_the_page_about_trouble_exist():
+    page = (ROOT / "docs/troubleshooting.md").read_text().split("## Slow")[0]
+    messages = re.findall(r"^\| `([^`]+)` \|", page, re.M)
+    assert len(messages) > 20
+    sources = [*SOURCES.values(), (ROOT / "install/install.sh").read_text()]
+    # A message is usually several literals, one on each line.
+    code = re.sub(r"\"\n\s*f?\"", "", "\n".join(sources))
+    forms = {text: ".*?".join(map(re.escape, text.split("..."))) for text in messages}
+    assert not [text for text, form in forms.items() if not re.search(form, code)]
+
+
+def module_of_docs(name: str) -> ModuleType:
+    """Returns a program of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_page_of_flags_is_what_the_programs_declare(generator):
+def test_the_chart_of_the_readme_is_that_of_the_results():
+    speed_chart = module_of_docs("speed_chart")
+    results = (ROOT / "RESULTS.md").read_text()
+    assert speed_chart.CHART.read_text() == speed_chart.svg(results), "run `make docs`"
+    labels = [label for label, *_ in speed_chart.rows(results)]
+    assert any("Training, bfloat16, beside PyTorch" in label for label in labels)
+    assert any("OpenVINO" in label for label in labels)
+
+
+def test_the_page_of_flags_is_what_the_programs_declare():
+    generator = module_of_docs("generate_flags")
     text = generator.PAGE.read_text()
     assert text == generator.page(), "run `make flags` and commit the page"
     assert "|  |" not in text  # A default that a program leaves unset is told.

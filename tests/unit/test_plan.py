@@ -32,7 +32,7 @@ def test_the_published_cluster_arrives_at_the_published_command():
     ):
         assert fact in facts
     (published,) = re.findall(
-        r"^    (mpirun -np 512 .*)$", (ROOT / "README.md").read_text(), re.M
+        r"^    (mpirun -np 512 .*)$", (ROOT / "docs/slurm.md").read_text(), re.M
     )
     assert done.stdout.splitlines()[-1].strip() == published
     assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
