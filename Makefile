@@ -134,7 +134,7 @@ lock:  ## Write the hashed requirements*.txt again (UPGRADE=--upgrade: newest ve
 	$(COMPILE) install/requirements-mpi4py.in -o install/requirements-mpi4py.txt
 	rm -rf .lock-venv
 
-ci:  ## What CI runs: tests without skips, lint, types
+ci:  ## What CI runs: tests without skips, lint, types, the site
 	@.ci/run
 
 clean:  ## Remove what make made here, .venv too (the built Horovod stays in ~/.cache)

@@ -39,6 +39,11 @@ def on_page_markdown(
     return _indent_lists("".join(parts))
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Marks flags, which aren't to be broken at their hyphens (assets/site.css)."""
+    return re.sub(r"<code>(-[^<\s]{,40})</code>", r'<code class="flag">\1</code>', html)
+
+
 def _link(link: re.Match[str], source: str, files: Files) -> str:
     """Returns a link of a document as the site has it."""
     text, target = link.groups()

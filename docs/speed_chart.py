@@ -10,10 +10,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "docs" / "speed_chart.svg"
 HEADING = "## Speed beside other programs"
-ROW, TOP, LEFT, UNIT = 44, 52, 16, 230  # Pixels; UNIT is the length of a ratio of 1.
+ROW, TOP, LEFT, UNIT = 44, 52, 16, 185  # Pixels; UNIT is the length of a ratio of 1.
 STYLE = """
   text { font: 14px system-ui, sans-serif; fill: #1f2933 }
-  .small { font-size: 12px; fill: #52606d }
+  .small { font-size: 13px; fill: #52606d }
   .page { fill: #ffffff } .bar { fill: #0b7285 } .one, .range { stroke: #1f2933 }
   @media (prefers-color-scheme: dark) {
     text { fill: #e4e7eb } .small { fill: #9aa5b1 }
@@ -58,7 +58,7 @@ def svg(results: str) -> str:
         f'<text class="small" x="{one}" y="{bottom + 12}" text-anchor="middle">'
         "1: equally fast</text>",
     ]
-    size = f'width="520" height="{bottom + 24}" viewBox="0 0 520 {bottom + 24}"'
+    size = f'width="430" height="{bottom + 24}" viewBox="0 0 430 {bottom + 24}"'
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size}>',
