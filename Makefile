@@ -106,14 +106,14 @@ scripts: venv  ## Write the ready scripts of launch/jobs, each by the command in
 flags: venv  ## Write docs/flags.md, the table of all flags, from the programs
 	$(BIN)/python docs/generate_flags.py
 
-.venv.docs/ready: requirements-docs.txt
+.venv.docs/.installed: requirements-docs.txt
 	$(or $(PYTHON),python3) -m venv --clear .venv.docs
 	. install/pip_settings.sh && take_pip_sources .venv.docs/bin/python && \
 	  .venv.docs/bin/python -m pip install --quiet --no-deps --require-hashes \
 	  $(if $(WHEELS),--no-index --find-links "$(WHEELS)") -r $<
 	touch $@
 
-docs: .venv.docs/ready  ## The documents as a site in build/site, which opens without a network
+docs: .venv.docs/.installed  ## The documents as a site in build/site, which opens without a network
 	.venv.docs/bin/python docs/speed_chart.py
 	NO_MKDOCS_2_WARNING=1 .venv.docs/bin/mkdocs build --strict
 
