@@ -25,13 +25,13 @@ def event(name: str) -> str:
 
 
 def run_while_it_grows(client: str, folder, monkeypatch) -> None:
-    """Runs the script beside a run that is resumed, then ends."""
+    """Runs the script beside a run that begins, is resumed, and ends."""
     metrics, history = folder / "metrics.jsonl", folder / "history.jsonl"
-    (folder / "config.json").write_text((RUN / "config.json").read_text())
-    metrics.write_text("".join(LINES[:20]) + LINES[20][:30])  # One is half written.
+    half_written = [*LINES[:20], LINES[20][:30]]
     states = iter(
         (
-            (LINES[:30], event("start") + event("end") + event("start")),
+            (half_written, event("start") + event("end") + event("start")),
+            (LINES[:30], ""),
             (LINES[:25], event("failure")),  # Resumed: the last steps come again.
             (LINES[:28], event("supervisor") + event("start")),
             (LINES, event("end") + event("export")),
@@ -40,6 +40,7 @@ def run_while_it_grows(client: str, folder, monkeypatch) -> None:
 
     def grow(_: float) -> None:
         lines, events = next(states)
+        (folder / "config.json").write_text((RUN / "config.json").read_text())
         metrics.write_text("".join(lines))
         with history.open("a") as file:
             file.write(events)
