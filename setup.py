@@ -17,7 +17,7 @@ from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-VERSION_FILE = ROOT / "resnet" / "base" / "version.py"
+VERSION_FILE = ROOT / "resnet" / "base" / "__init__.py"
 LIBRARIES = ("libresnet_ops.so", "libresnet_ports.so")  # Of resnet/native.
 # install/install.sh installs an MPI for each machine, and builds Horovod against it.
 NOT_FROM_AN_INDEX = ("mpich",)

@@ -30,7 +30,7 @@ from resnet.base import program  # Before imports that may fail.
 from absl import logging
 
 from data_prep.sources import imagenet_labels
-from data_prep.sources.levels import EXTENSIONS
+from data_prep.sources.folders import EXTENSIONS
 from eval import checkpoint_choice
 from resnet.base import cli
 from resnet.base.errors import EXIT_CODE, UserError

@@ -16,7 +16,7 @@ first use of a network.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from resnet.base.version import VERSION as __version__
+from resnet.base import VERSION as __version__
 
 if TYPE_CHECKING:  # For editors; `__getattr__` imports them.
     from resnet.api import (

@@ -4,7 +4,9 @@ raw_data_dir/train/<class>/*.JPEG, or raw_data_dir/<class>/*.JPEG
 raw_data_dir/validation/<class>/*.JPEG, or validation/*.JPEG with ImageNet's names
 """
 
+import contextlib
 import dataclasses
+import itertools
 import os
 import pathlib
 import shlex
@@ -13,16 +15,99 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from data_prep.records.class_names import normalized
 from data_prep.records.manifest import TRAIN, VALIDATION
-from data_prep.sources import imagenet_labels, levels
+from data_prep.sources import imagenet_labels
 from data_prep.sources.image_list import Entry, ImageList, Source
-from data_prep.sources.levels import EXTENSIONS
 from resnet.base.errors import UserError
 from resnet.base.text import first_of
 
+EXTENSIONS = (  # In any case; the first four are JPEG's.
+    *(".jpeg", ".jpg", ".jpe", ".jfif"),
+    *(".png", ".webp", ".bmp", ".gif"),
+)
+SPLIT_NAMES = {  # In any case; --validation_split chooses among several, or another.
+    TRAIN: ("train", "training"),
+    VALIDATION: ("validation", "val", "valid", "dev", "test", "testing"),
+}
+_MOST_FOLDERS = 1_000  # That are looked into for class folders.
 _OUTSIDE = "image outside of the class folders"
 _FOLDER = "folder in a class folder"
 _IN_FOLDER = "image in a folder in a class folder"
 _NO_EXTENSION = "file without an extension"
+
+
+def split_of(name: str) -> str | None:
+    """Returns the split that a folder of this name holds, if it is a known name."""
+    lower = name.lower()
+    return next((split for split, known in SPLIT_NAMES.items() if lower in known), None)
+
+
+def choose_splits(
+    names: Iterable[str], validation_split: str | None, where: str
+) -> dict[str, str]:
+    """Returns which of some names are those of the splits, by the split.
+
+    Raises UserError if several are, or none is the one that --validation_split names.
+    """
+    names, chosen = list(names), {}
+    for split, known in SPLIT_NAMES.items():
+        fitting = [name for one in known for name in names if name.lower() == one]
+        advice = "Rename one of them."
+        if split == VALIDATION and validation_split:
+            fitting = [name for name in names if name == validation_split]
+            if not fitting or split_of(validation_split) == TRAIN:
+                raise UserError(
+                    f"--validation_split={validation_split} must name a split of"
+                    f" {where} other than train; there are {', '.join(names) or 'none'}"
+                )
+        elif split == VALIDATION and fitting:
+            advice = f"Choose one, as --validation_split={fitting[0]}."
+        if len(fitting) > 1:
+            raise UserError(
+                f"expected one {split} split in {where}; there are"
+                f" {' and '.join(fitting)}. {advice}"
+            )
+        if fitting:
+            chosen[split] = fitting[0]
+    return chosen
+
+
+def class_folders(folder: pathlib.Path) -> list[str]:
+    """Returns the names of the folders in a folder with images directly in them."""
+    return [path.name for path in folders_in(folder) if _has_images(path)]
+
+
+def advice(folder: pathlib.Path) -> str:
+    """Returns a sentence on where class folders are, if not in a folder; or empty."""
+    below = folders_in(folder)[:_MOST_FOLDERS]
+    inner = itertools.chain.from_iterable(map(folders_in, below))
+    below += itertools.islice(inner, _MOST_FOLDERS)
+    above = [folder.parent] if _has_images(folder) else []  # It may be of a class.
+    if above and split_of(folder.parent.name):
+        above = [folder.parent.parent, folder.parent]
+    for place in (*above, *below):
+        names = [path.name for path in folders_in(place) if split_of(path.name)]
+        splits = [name for name in names if class_folders(place / name)]
+        names = splits or class_folders(place)
+        if splits or len(names) > 1:
+            listed = f"{'folders' if splits else 'class folders'} {first_of(names)}"
+            otherwise = (
+                ", or name the classes in --labels=FILE" if place in above else ""
+            )
+            path = shlex.quote(str(place))
+            return f" Found {listed} in {place}: pass --raw_data_dir={path}{otherwise}."
+    for place in filter(_has_images, (folder, *below)):
+        return (
+            f" Found images in {place}, not in folders of several classes: move them"
+            " into such folders, or name their classes in a table (--labels=FILE)."
+        )
+    return ""
+
+
+def folders_in(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the folders in a folder, sorted; none of one that can't be read."""
+    with contextlib.suppress(OSError):
+        return sorted(p for p in folder.iterdir() if p.name[0] != "." and p.is_dir())
+    return []
 
 
 def find(
@@ -34,7 +119,7 @@ def find(
     """
     if splits := _splits(root, validation_split):
         return list(splits.values())
-    names = levels.class_folders(root) if with_classes else []
+    names = class_folders(root) if with_classes else []
     return [root / name for name in names] if len(names) > 1 else []
 
 
@@ -46,7 +131,7 @@ def _splits(
         return {}
     with os.scandir(root) as entries:
         names = sorted(entry.name for entry in entries if entry.is_dir())
-    chosen = levels.choose_splits(names, validation_split, str(root))
+    chosen = choose_splits(names, validation_split, str(root))
     return {split: root / name for split, name in chosen.items()}
 
 
@@ -59,8 +144,8 @@ def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
     """
     warnings: tuple[str, ...] = ()
     if not (found := _splits(root, validation_split)):
-        own, others = levels.split_of(root.name), levels.folders_in(root.parent)
-        names = [p.name for p in others if levels.split_of(p.name) not in (own, None)]
+        own, others = split_of(root.name), folders_in(root.parent)
+        names = [p.name for p in others if split_of(p.name) not in (own, None)]
         found = {own if own and names else TRAIN: root}
         if own and names:
             warnings += (
@@ -90,8 +175,7 @@ def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
         images = list_images(folder, entries, class_names)
         if not len(images):
             raise UserError(
-                f"{folder} must contain images; it contains none."
-                f"{levels.advice(folder)}"
+                f"{folder} must contain images; it contains none.{advice(folder)}"
             )
         splits[VALIDATION] = images
         class_names = images.class_names
@@ -112,11 +196,11 @@ def _list_train(
     """Returns the images in class folders, beside which a root may have others."""
     class_folders, outside = _scan(folder, Counter() if is_root else ignored)
     if is_root:
-        class_folders = levels.class_folders(folder)
+        class_folders = class_folders(folder)
     if not class_folders:
         raise UserError(
             f"{folder} must contain one folder per class; it contains no folders."
-            f"{levels.advice(folder)}"
+            f"{advice(folder)}"
         )
     if outside:
         ignored[_OUTSIDE] += len(outside)
@@ -131,7 +215,7 @@ def _list_train(
         raise UserError(
             f"each class folder in {folder} must contain images"
             f" ({' '.join(EXTENSIONS)}); {len(empty)} contain none:"
-            f" {first_of(map(repr, empty))}.{levels.advice(inner)}"
+            f" {first_of(map(repr, empty))}.{advice(inner)}"
         )
     return images
 
@@ -229,3 +313,14 @@ def _scan(
                 extension = os.path.splitext(entry.name)[1]
                 ignored[extension.lower() or _NO_EXTENSION] += 1
     return sorted(folders), sorted(images)
+
+
+def _has_images(folder: pathlib.Path) -> bool:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return any(
+            entry.name.lower().endswith(EXTENSIONS)
+            and entry.name[0] != "."
+            and entry.is_file()
+            for entry in entries
+        )
+    return False

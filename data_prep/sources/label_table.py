@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from data_prep.records.class_names import normalized
 from data_prep.records.manifest import TRAIN
-from data_prep.sources import folders, imagenet_labels, levels
+from data_prep.sources import folders, imagenet_labels
 from data_prep.sources.image_list import ImageList, Source
 from resnet.base import regular_file
 from resnet.base.errors import UserError
@@ -64,9 +64,9 @@ def read(
         )
     lines = {row.split: row.line for row in rows.values()}
     choice = validation_split and validation_split.lower()
-    chosen = levels.choose_splits(lines, choice, str(table))
+    chosen = folders.choose_splits(lines, choice, str(table))
     for name, line in lines.items():
-        if levels.split_of(name) is None and name not in chosen.values():
+        if folders.split_of(name) is None and name not in chosen.values():
             raise UserError(
                 f"line {line} of {table} must name a split, such as train, validation"
                 f" or that of --validation_split; it names {name!r}"

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Callable
 
 from data_prep.records.manifest import VALIDATION
-from data_prep.sources import archives, cifar10, folders, label_table, levels
+from data_prep.sources import archives, cifar10, folders, label_table
 from data_prep.sources.image_list import Source
 from resnet.base.errors import UserError
 from resnet.base.text import first_of
@@ -58,10 +58,10 @@ def open_raw_data(
         return dataclasses.replace(source, warnings=warnings)
     raise UserError(
         f"expected images in train/<class>/ or <class>/ of at least two classes in"
-        f" {root}, a folder named {', '.join(levels.SPLIT_NAMES[VALIDATION])}, or"
+        f" {root}, a folder named {', '.join(folders.SPLIT_NAMES[VALIDATION])}, or"
         f" {archives.TRAIN_ARCHIVE}, {archives.VALIDATION_ARCHIVE} or"
         f" {' or '.join(cifar10.ARCHIVES)}; it contains none of them."
-        f"{levels.advice(root)}"
+        f"{folders.advice(root)}"
     )
 
 

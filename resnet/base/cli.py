@@ -21,11 +21,10 @@ from typing import Any, TypeVar
 
 from absl import flags
 
-from resnet.base import names, settings
+from resnet.base import VERSION, names, settings
 from resnet.base.errors import UserError
 from resnet.base.output import print_result
 from resnet.base.settings import Declaration
-from resnet.base.version import VERSION
 
 WIDTH = 80  # Columns of a terminal.
 # Description of a valid value, by absl's name of the type of a flag.

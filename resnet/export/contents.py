@@ -15,9 +15,8 @@ from absl import logging
 
 from data_prep.records import manifest
 from data_prep.records.manifest import Manifest
-from resnet.base import json_file
+from resnet.base import VERSION, json_file
 from resnet.base.errors import UserError
-from resnet.base.version import VERSION
 from resnet.checkpoint.weight_formats import files
 from resnet.config.config import Config
 from resnet.config.recipe import PARTS

@@ -363,6 +363,9 @@ def test_a_failed_run_says_how_far_it_came_and_why(tmp_path):
     text = words_of(tmp_path)
     assert "Unfinished: step 70 of 400" in text
     assert "No evaluation has been logged yet" in text
+    line = {"kind": "eval_train", "step": 70, "epoch": 7, "top1": 0.5, "count": 1234}
+    append_line(tmp_path, json.dumps(line) + "\n")
+    assert "top-1 50.00 % on 1,234 of the training images" in words_of(tmp_path)
     history.append(tmp_path, "start", step=0)
     history.write_failure(tmp_path, "rank 1 on b has died while computing step 71")
     history.append(tmp_path, "supervisor", reason="restart 1 of 3")
