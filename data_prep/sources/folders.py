@@ -160,17 +160,17 @@ def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
         splits[TRAIN] = _list_train(train, ignored, is_root=train == root)
         class_names = splits[TRAIN].class_names
     if folder is not None:
-        class_folders, filenames = _scan(folder, ignored)
-        if class_folders and filenames:
+        subfolders, filenames = _scan(folder, ignored)
+        if subfolders and filenames:
             raise UserError(
                 f"{folder} must contain either class folders or images; it contains"
-                f" both, for example {class_folders[0]!r} and {filenames[0]!r}"
+                f" both, for example {subfolders[0]!r} and {filenames[0]!r}"
             )
         if filenames:
             class_names = class_names or imagenet_labels.synsets()
             entries = _published(folder, filenames)
         else:
-            by_class = _by_class(folder, class_folders)
+            by_class = _by_class(folder, subfolders)
             entries = _in_class_folders(folder, by_class, ignored)
         images = list_images(folder, entries, class_names)
         if not len(images):
@@ -194,17 +194,17 @@ def _list_train(
     folder: pathlib.Path, ignored: Counter[str], is_root: bool
 ) -> ImageList:
     """Returns the images in class folders, beside which a root may have others."""
-    class_folders, outside = _scan(folder, Counter() if is_root else ignored)
+    names, outside = _scan(folder, Counter() if is_root else ignored)
     if is_root:
-        class_folders = class_folders(folder)
-    if not class_folders:
+        names = class_folders(folder)
+    if not names:
         raise UserError(
             f"{folder} must contain one folder per class; it contains no folders."
             f"{advice(folder)}"
         )
     if outside:
         ignored[_OUTSIDE] += len(outside)
-    by_class = _by_class(folder, class_folders)
+    by_class = _by_class(folder, names)
     class_names = tuple(by_class)
     entries = _in_class_folders(folder, by_class, ignored)
     images = list_images(folder, entries, class_names)
