@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from resnet.base import json_file, names
+from resnet.base import commands, json_file, names
 from resnet.base.errors import UserError
 from resnet.base.settings import problems_of
 from resnet.config.phases import end_of_schedule
@@ -30,11 +30,13 @@ def get(name: str) -> Recipe:
     if name.endswith(".json"):
         return read(Path(name))
     if name not in RECIPES:
-        raise UserError(
-            names.unknown("the recipe", name, RECIPES, "--list_recipes")
-            + " It can also be a recipe file, *.json."
-        )
+        sentence = names.unknown("the recipe", name, RECIPES, _list_command())
+        raise UserError(f"{sentence} It can also be a recipe file, *.json.")
     return RECIPES[name]
+
+
+def _list_command() -> str:
+    return commands.command("resnet-train", "--list_recipes")
 
 
 def read(path: Path) -> Recipe:
@@ -56,9 +58,7 @@ def _recipe(values: dict[str, Any]) -> Recipe:
             raise UserError('it needs a "name" of its own')
         base = json_file.converted(str, base, "'based_on'")
         if base not in RECIPES:
-            raise UserError(
-                names.unknown("'based_on'", base, RECIPES, "--list_recipes")
-            )
+            raise UserError(names.unknown("'based_on'", base, RECIPES, _list_command()))
         if base == own.NAME:
             raise UserError(
                 f"it can't be based_on {base}, which follows from a data set; give"

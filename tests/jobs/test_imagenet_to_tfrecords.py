@@ -1,10 +1,22 @@
 import io
 import os
+import re
+import shlex
+import subprocess
 
 from PIL import Image
 
 from data_prep.records import manifest
-from tests.converter_program import CLASSES, REPOSITORY, content, convert, run
+from resnet.config.config import load_config
+from tests.converter_program import (
+    CLASSES,
+    REPOSITORY,
+    content,
+    convert,
+    encoded_image,
+    run,
+    write,
+)
 from tests.record_reader import read_examples
 
 
@@ -39,6 +51,22 @@ def test_a_raw_folder_becomes_records_that_tensorflow_reads(raw, tmp_path):
 
     labels = {e["file"]: e["label"] for e in read_examples(records, "validation")}
     assert labels == {"v0.JPEG": 3, "v1.JPEG": 1, "v2.JPEG": 3, "v3.JPEG": 2}
+
+
+def test_the_command_that_is_suggested_trains_ten_grey_images(tmp_path):
+    for index in range(10):
+        name = f"my images/train/{'cat' if index % 2 else 'dog'}/{index}.png"
+        write(tmp_path / name, encoded_image(index, "PNG", "L"))
+    raw, records = tmp_path / "my images", tmp_path / "my records"
+    done = convert(raw, records, "--num_processes=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (command,) = re.findall(r"^next: +(.*)$", done.stdout, re.M)
+    words = [*shlex.split(command), "--stop_after_steps=1"]
+    trained = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert trained.returncode == 0, trained.stderr
+    assert load_config(str(tmp_path / "MODEL")).recipe == "own"
 
 
 def test_the_number_of_processes_and_the_way_to_start_change_no_byte(raw, tmp_path):

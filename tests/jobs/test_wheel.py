@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -166,6 +167,23 @@ def test_the_types_of_a_wheel_are_seen(wheel, tmp_path):
     assert "list[resnet.api.Prediction]" in done.stdout
     assert "import-untyped" not in done.stdout
     assert done.stdout.count("error: ") == 1  # That of `resnet.load(3)`.
+
+
+def test_a_wheel_suggests_its_commands(wheel, tmp_path):
+    text = (
+        "from resnet.base import commands as c; print(c.command('resnet-eval', 'a b'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", text],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(wheel), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    folder = shlex.quote(str(Path(sys.executable).parent))
+    assert done.stdout == f"{folder}/resnet-eval 'a b'\n", done.stderr
 
 
 def test_without_tensorflow_there_is_no_wheel(tmp_path):

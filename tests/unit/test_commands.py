@@ -183,6 +183,13 @@ def test_the_names_are_those_that_are_installed():
         assert (ROOT / file).is_file()
 
 
+def test_a_recipe_that_there_is_not_is_answered_with_the_list_of_all():
+    with pytest.raises(UserError) as caught:
+        recipe_file.get("imagenette_bset")
+    _, line = parsed(re.findall(r"names that (.*) lists", str(caught.value))[0])
+    assert line.values["list_recipes"]
+
+
 def test_suggested_recipes_exist():
     for class_names in (map(str, range(10)), CIFAR10, ("a",)):
         recipe = fitting_recipe(contents(class_names, 100_000))
