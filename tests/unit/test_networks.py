@@ -432,6 +432,6 @@ def test_uniform_weights_are_so_in_all_layers():
             assert np.all(values == expected), one.path
 
 
-def test_an_unknown_network_is_refused_with_the_known_ones():
-    with pytest.raises(UserError, match=r"resnet18, .*; got 'resnet19'"):
+def test_an_unknown_network_is_refused_with_the_nearest():
+    with pytest.raises(UserError, match=r"got resnet19\. Did you mean .*resnet18"):
         models.build("resnet19")

@@ -69,8 +69,9 @@ def test_the_last_step_is_that_of_the_last_whole_line(tmp_path):
 
 @pytest.mark.parametrize("every", ["", "1000epochs"])
 def test_the_process_ends_with_the_block_and_writes_a_page(
-    tmp_path, make_config, every
+    tmp_path, make_config, monkeypatch, every
 ):
+    monkeypatch.setattr(refresh, "_LAST_SECONDS", 300)  # It has the lowest priority.
     config = make_config(model_dir=str(tmp_path), report_every=every)
     with refresh.kept_fresh(config, is_writer=True):
         assert not (tmp_path / "report.html").exists()
