@@ -31,7 +31,7 @@ help:  ## This list
 	@echo "               WHEELS=folder               without a network (docs/offline.md)"
 
 venv:  ## Set everything up in .venv (once; the other targets do it too)
-	@install/install.sh
+	@GOALS="$(MAKECMDGOALS)" install/install.sh
 
 BUNDLE ?= resnet-cpu.tar.gz
 bundle: venv  ## One archive of programs and environment, which runs at any path (BUNDLE=name)

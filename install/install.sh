@@ -12,6 +12,7 @@
 #   CXX         the C++ compiler, perhaps with options (else g++, else c++)
 #   SELF_CHECK  no: doesn't start two ranks at the end, for a node that forbids MPI
 #   WHEELS      a folder of `make wheels`, from which all packages come, without a network
+#   GOALS       the targets of make; after `venv` alone, it says what to type next
 set -euo pipefail
 
 ROOT=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -23,13 +24,46 @@ CHOICES=$VENV/choices  # The Python and the MPI that .venv was made with.
 READY=$VENV/ready      # Contains the key below; written last.
 DISK_GB=6              # .venv takes about 3 GB, pip's downloads and unpacking the rest.
 TEMPORARY_GB=2         # For the largest package while pip unpacks it, or Horovod's build.
+COST="about 5 minutes on 2 cores, 0.9 GB of downloads and 3.1 GB of disk"
 SELF_CHECK=${SELF_CHECK:-yes}
 
 fail() {
   echo "make venv: $*" >&2
   exit 1
 }
+started=$SECONDS
+ticks=0
 say() { echo "[venv] $*"; }
+elapsed() { printf '%d:%02d' $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)); }
+
+# step COMMAND ...: runs a command, whose output, a log for report_progress, is in $log.
+step() {
+  : >"$log"
+  { while sleep 1 >&2 && kill -0 $$; do ((++ticks % 15)) || report_progress; done; } 2>/dev/null &
+  local ticker=$!
+  "$@" >"$log"  # Called without ||, a step that fails ends the set-up here.
+  local status=$?
+  { kill "$ticker" && wait "$ticker"; } 2>/dev/null || true
+  return "$status"
+}
+report_progress() {  # Prints how far a step is, if its log says so.
+  local doing
+  doing=$(awk '
+    /^(Collecting|Requirement already)/ { ++fetched }
+    /^compiling / { doing = $0 }
+    END { print doing ? doing : fetched }' "$log")
+  local num_objects
+  num_objects=$(find "$temporary" -name '*.o' | wc -l)
+  [ "$num_objects" = 0 ] || doing="compiling the ops: $num_objects files done"
+  case $doing in
+  '') return ;;
+  [0-9]*)
+    doing="packages: $doing of $num_packages fetched, $(du -sm "$temporary" | cut -f1) MB;"
+    doing+=" $(ls -d "$TARGET"/lib/python*/site-packages/*.dist-info | wc -l) installed"
+    ;;
+  esac
+  say "$(elapsed) $doing"
+}
 
 cd "$ROOT"
 # shellcheck source-path=SCRIPTDIR source=lock.sh
@@ -111,11 +145,19 @@ key() {  # Prints a checksum of everything that determines the content of .venv.
   } | sha256sum | cut -c1-64
 }
 
+temporary=$(mktemp -d)
+log=$temporary/log
+ended() {
+  kill $(jobs -p) 2>/dev/null || true  # A ticker, and what is installed beside a step.
+  rm -rf "$temporary"
+}
+trap ended EXIT
+
 named_compiler=${CXX:-}  # Below, CXX gets a default.
 build_ops() {  # Quick if they are up to date.
   CXX=$named_compiler bash install/build_ports.sh ||
-    say "asynchronous training won't start: resnet/native/private_ports.c did not build"
-  CXX=$named_compiler bash install/build_native.sh "$VENV"
+    say "asynchronous training won't start: resnet/native/private_ports.c did not build" >&2
+  TMPDIR=$temporary CXX=$named_compiler bash install/build_native.sh "$VENV"
 }
 
 # --- Nothing to do? -------------------------------------------------------------------
@@ -124,13 +166,12 @@ made_with_version=$(choice VERSION)
 if [ -f "$READY" ] && [ -x "$VENV/bin/python" ] && [ "$(choice FOLDER)" -ef "$VENV" ] &&
   [ "$asked_python" = "$(choice ASKED_PYTHON)" ] &&
   [ "$(cat "$READY")" = "$(key "$made_with_version")" ]; then
-  build_ops || bash install/check.sh "$VENV" ops || true
+  step build_ops || bash install/check.sh "$VENV" ops || true
   exit 0
 fi
 [ -n "$has_lock" ] || note_no_lock "$ROOT/.venv.lock"
 
 # --- Checks, before anything is downloaded --------------------------------------------
-started=$SECONDS
 [ "$(uname -s)" = Linux ] || fail "needs Linux; this is $(uname -s)."
 case $(uname -m) in
 x86_64 | aarch64) ;;
@@ -162,8 +203,6 @@ if [ -z "${CXX:-}" ]; then
   command -v g++ >/dev/null || CXX=c++
 fi
 export CXX
-temporary=$(mktemp -d)
-trap 'rm -rf "$temporary"' EXIT
 first_error() { grep -m 1 . "$temporary/errors" || echo "it says nothing"; }
 cat >"$temporary/check.cpp" <<'CPP'
 #include <optional>
@@ -255,15 +294,15 @@ free=$(free_gb "$(dirname "$VENV")")
   fail "needs $TEMPORARY_GB GB in ${TMPDIR:-/tmp}; there are $(free_gb "${TMPDIR:-/tmp}"). Name another folder: make venv TMPDIR=/path"
 
 changed=
-ended() {
-  rm -rf "$temporary"
+say_state() {
   if [ -e "$VENV/unfinished" ]; then
     say "the change of $VENV is not finished; the next call makes another in its place"
   elif [ -z "$changed" ] && [ -e "$VENV" ]; then
     say "$VENV is as it was before"
   fi
 }
-trap ended EXIT
+trap 'ended; say_state' EXIT
+say "this takes $COST, less of each where caches are full"
 
 # --- Packages, Horovod and this project -----------------------------------------------
 locked() {  # locked only|except NAMES: prints the lock's lines of these packages, or of all others.
@@ -271,46 +310,47 @@ locked() {  # locked only|except NAMES: prints the lock's lines of these package
     /^[a-zA-Z0-9]/ { split($0, part, "=="); named = index(names, " " part[1] " ") > 0 }
     named == (how == "only")' requirements.txt
 }
-seconds() { echo "$((SECONDS - $1)) s"; }
-
-pip=("$TARGET/bin/python" -m pip -qq)
+# What is fetched and installed; the pinned names, of which some are for other systems.
+num_packages=$(sed -nE "/win32/d; s/^([a-zA-Z0-9][^=]*)==.*/\1/p" requirements.txt \
+  requirements-dev.txt | sort -u | wc -l)
+pip=(env TMPDIR="$temporary" PIP_ROOT_USER_ACTION=ignore "$TARGET/bin/python" -m pip)
+install() { "${pip[@]}" install --progress-bar off --no-deps "$@"; }
 
 install_packages() {
-  local step=$SECONDS wheel
+  local apart=(tensorflow)
   take_pip_sources "$TARGET/bin/python"
-  say "packages from the locks ..."
   # The locks are complete, so pip need not resolve dependencies (and would fail on some: it
   # meets etils[epath] before the pinned etils). Packages that come as source are built with
   # the first three.
   locked only setuptools wheel packaging >"$temporary/first.txt"
-  "${pip[@]}" install --no-deps --require-hashes -r "$temporary/first.txt"
-  if [ -z "$MPICXX" ]; then
-    "${pip[@]}" install --no-deps --no-build-isolation --require-hashes \
-      -r requirements.txt -r requirements-dev.txt
-  else
-    locked except mpich mpi4py >"$temporary/requirements.txt"
-    "${pip[@]}" install --no-deps --no-build-isolation --require-hashes \
-      -r "$temporary/requirements.txt" -r requirements-dev.txt
-    "${pip[@]}" install --no-deps --require-hashes --target "$temporary/tools" \
-      -r install/requirements-mpi4py.txt
+  install --require-hashes -r "$temporary/first.txt"
+  [ -z "$MPICXX" ] || apart+=(mpich mpi4py)
+  locked only tensorflow >"$temporary/tensorflow.txt"
+  locked except "${apart[@]}" >"$temporary/others.txt"
+  # Half of the work is TensorFlow, which takes a core of its own.
+  "${pip[@]}" install --progress-bar off --no-deps --require-hashes \
+    -r "$temporary/tensorflow.txt" &
+  install --no-build-isolation --require-hashes -r "$temporary/others.txt" \
+    -r requirements-dev.txt
+  wait $!
+  if [ -n "$MPICXX" ]; then
+    install --require-hashes --target "$temporary/tools" -r install/requirements-mpi4py.txt
     locked only mpi4py >"$temporary/mpi4py.txt"
     # Not from pip's cache: a wheel there may have been built against another MPI.
-    PYTHONPATH=$temporary/tools MPICC=$MPICC "${pip[@]}" install --no-build-isolation \
-      --no-cache-dir --no-deps --no-binary mpi4py --require-hashes \
-      -r "$temporary/mpi4py.txt" >"$temporary/log" 2>&1 || {
-      tail -n 20 "$temporary/log" >&2
+    PYTHONPATH=$temporary/tools MPICC=$MPICC install --no-build-isolation \
+      --no-cache-dir --no-binary mpi4py --require-hashes \
+      -r "$temporary/mpi4py.txt" >"$temporary/mpi4py.log" 2>&1 || {
+      tail -n 20 "$temporary/mpi4py.log" >&2
       fail "mpi4py did not build with $MPICC (its last lines are above)."
     }
     # A script, not a link: some launchers find their own files by the path of their command.
     printf '#!/bin/sh\nexec "%s" "$@"\n' "$MPIRUN" >"$TARGET/bin/mpirun"
     chmod +x "$TARGET/bin/mpirun"
   fi
-  say "packages: $(seconds "$step")"
-  step=$SECONDS
-  wheel=$(bash install/build_horovod.sh "$TARGET" ${MPICXX:+"$MPICXX"})
-  "${pip[@]}" install --no-deps --force-reinstall "$wheel"
-  "${pip[@]}" install --no-deps --no-build-isolation -e "$ROOT"
-  say "Horovod and this project: $(seconds "$step")"
+}
+install_project() {
+  install --force-reinstall "$1"
+  install --no-build-isolation -e "$ROOT"
 }
 
 # Identifies a complete .venv.new, which an earlier call left because its check failed.
@@ -324,7 +364,11 @@ elif [ "$(cat "$NEW/whole" 2>/dev/null)" != "$whole" ]; then
   "$PYTHON" -m venv --prompt .venv "$NEW"
 fi
 if [ "$(cat "$TARGET/whole" 2>/dev/null)" != "$whole" ] || [ "$TARGET" = "$VENV" ]; then
-  install_packages
+  step install_packages
+  say "$(elapsed) packages are installed"
+  step bash install/build_horovod.sh "$TARGET" ${MPICXX:+"$MPICXX"}
+  step install_project "$(tail -n 1 "$log")"
+  say "$(elapsed) Horovod and this project are installed"
   printf '%s\n' "FOLDER=$VENV" "ASKED_PYTHON=$asked_python" "PYTHON=$PYTHON" \
     "VERSION=$version" "MPICXX=$MPICXX" "MPICC=$MPICC" "MPIRUN=$MPIRUN" >"$TARGET/choices"
   echo "$whole" >"$TARGET/whole"
@@ -333,6 +377,7 @@ fi
 
 # --- Does it work? --------------------------------------------------------------------
 if [ "$SELF_CHECK" = yes ]; then
+  say "$(elapsed) checking that two ranks can add two numbers"
   bash install/check.sh "$TARGET" ranks || fail "all is installed, but does not work (see above)."
 else
   say "no self-check: run make check where two ranks can be started"
@@ -365,10 +410,12 @@ fi
 key "$version" >"$READY.new"
 mv "$READY.new" "$READY"
 
-step=$SECONDS
-build_ops || say "the C++ ops of resnet/native did not build (see above)"
+step build_ops || say "the C++ ops of resnet/native did not build (see above)"
 bash install/check.sh "$VENV" ops || true
-say "the C++ ops: $(seconds "$step")"
 # The first page of eval/report.py need not put the charts' library together then.
 "$VENV/bin/python" -c "from resnet.report import charts; charts.script_text()" || true
-say "ready in $(seconds "$started")"
+say "ready in $(elapsed) minutes"
+if [ "${GOALS:-venv}" = venv ]; then
+  say "next: make demo (it trains on handwritten digits, in a minute)"
+  say "      or source .venv/bin/activate, then the commands for own images in README.md"
+fi

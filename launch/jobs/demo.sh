@@ -22,7 +22,7 @@ run python data_prep/digits.py --digits_dir $DIR/images
 run python data_prep/imagenet_to_tfrecords.py --raw_data_dir $DIR/images \
   --local_scratch_dir $DIR/records
 run mpirun -np 2 python resnet/resnet_main.py --recipe=digits --data_dir=$DIR/records \
-  --model_dir=$DIR/model --eval_every=1epoch --use_tpu=False
+  --model_dir=$DIR/model --eval_every=1epoch --keep_checkpoints=1
 run python eval/resnet_eval.py --eval_batch_size 200 --data_dir=$DIR/records \
   --model_dir=$DIR/model --json_file=$DIR/eval.json --store_predictions
 run python eval/learning_curve.py --model_dir=$DIR/model
@@ -35,9 +35,12 @@ import json, pathlib, sys
 folder = pathlib.Path(sys.argv[1])
 result = json.loads((folder / "eval.json").read_text())
 print(f"top-1 {result['top1']:.2%}   top-5 {result['top5']:.2%}   ({folder}/eval.json)")
-print(f"all numbers        {folder}/model/metrics.jsonl")
-print(f"TensorBoard        tensorboard --logdir {folder}/model/tensorboard")
-print(f"learning curve     {folder}/model/learning_curve.png")
-print(f"report             {folder}/model/report.html")
+print(f"""
+look at    {folder}/model/report.html, the page of the run, in a browser
+           {folder}/model/learning_curve.png
+           tensorboard --logdir {folder}/model/tensorboard
+next       source .venv/bin/activate
+           python eval/predict.py --model_dir={folder}/model {folder}/images/validation/7
+           your own images: README.md""")
 PY
-echo "The demo took $((SECONDS - started)) s."
+echo "The demo took $((SECONDS - started)) s, and keeps $(du -sh "$DIR" | cut -f1)B in $DIR/."
