@@ -135,6 +135,8 @@ def phases_in_steps(
     """Returns the phases of a run; what doesn't fit into its length is a UserError.
 
     Another total length scales all lengths but the warmup of a recipe with one phase.
+    Of a run with fewer steps than phases, the longest phases get one step each; the
+    others are left out, and leave their schedules to the phases that followed them.
     """
     steps_per_epoch = num_train_examples / global_batch_size
     scale = length_scale(recipe, overrides, steps_per_epoch)
@@ -145,20 +147,23 @@ def phases_in_steps(
         warmup_scale=scale if len(lengths) > 1 else 1.0,
         rate_factor=recipe.rate_factor(global_batch_size),
     )
-    phases = []
+    phases, schedule = [], None
     for index, part in enumerate(recipe.phases):
-        schedule = None
         if part.schedule is not None:
             end = end_of_schedule(recipe.phases, index)
-            schedule = schedule_in_steps(
-                part.schedule, scaling, overrides, sum(lengths[index:end]), part.name
-            )
+            num_steps = sum(lengths[index:end])
+            if num_steps:
+                schedule = schedule_in_steps(
+                    part.schedule, scaling, overrides, num_steps, part.name
+                )
+        if not lengths[index]:
+            continue
         values = {
             field.name: overrides.get(field.name, getattr(part, field.name))
             for field in dataclasses.fields(PhaseSettings)
         }
         values["image_size"] = values["image_size"] or recipe.image_size
-        values["schedule"] = schedule
+        values["schedule"], schedule = schedule, None
         phases.append(Phase(num_steps=lengths[index], **values))
     return tuple(phases)
 
@@ -166,16 +171,16 @@ def phases_in_steps(
 def _lengths(
     recipe: Recipe, overrides: Mapping[str, Any], steps_per_epoch: float
 ) -> list[int]:
-    """Returns the steps of each phase, at least one, with rounded ends of phases."""
+    """Returns the steps of each phase, with rounded ends of phases.
+
+    The total is `train_steps`, or `train_epochs` rounded to a step, at least one.
+    """
     epochs = [part.epochs for part in recipe.phases]
     num_phases = len(epochs)
-    own = max(num_phases, round(sum(epochs) * steps_per_epoch))
-    total = overrides.get("train_steps", own)
+    total = overrides.get("train_steps", max(1, round(sum(epochs) * steps_per_epoch)))
     if total < num_phases:
-        raise UserError(
-            f"--train_steps must be at least {num_phases}, one for each phase of"
-            f" {recipe.name}; got {total}. {_TRIAL}"
-        )
+        longest = sorted(range(num_phases), key=epochs.__getitem__, reverse=True)
+        return [int(index in longest[:total]) for index in range(num_phases)]
     lengths: list[int] = []
     for number in range(1, num_phases):
         first, last = sum(lengths) + 1, total - (num_phases - number)

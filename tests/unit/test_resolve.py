@@ -155,9 +155,26 @@ def test_a_given_warm_up_of_several_phases_is_as_long_as_it_says():
     assert first.schedule.warmup_length == 20  # Its own, stretched.
 
 
-def test_fewer_steps_than_phases_are_refused():
-    with pytest.raises(UserError, match=r"--train_steps must be at least 5.*got 4\..*"):
-        fit(COLLAPSE, train_steps=4)
+@pytest.mark.parametrize(
+    ("num_images", "given", "kept"),
+    [
+        # 1.875 steps are 2, of the longest phases: those of 9 and 6 epochs.
+        (120, {"train_epochs": 1.0}, ["128_px", "160_px"]),
+        (120, {"train_epochs": 0.1}, ["128_px"]),
+        (120, {"train_steps": 1}, ["128_px"]),
+        (120, {"train_epochs": 1.6}, ["96_px", "128_px", "160_px"]),
+    ],
+)
+def test_a_run_with_fewer_steps_than_phases_is_as_long_as_it_says(
+    num_images, given, kept
+):
+    phases = fit(imagenette.IMAGENETTE_BEST, 64, num_images, **given)
+    assert [phase.name for phase in phases] == kept
+    assert lengths(phases) == [1] * len(kept)
+    # The schedule of the recipe's first phase, which the others follow.
+    schedules = [phase.schedule for phase in phases]
+    assert schedules[0].decay_end == len(kept)
+    assert set(schedules[1:]) <= {None}
 
 
 def part_of(name: str, epochs: float, **schedule) -> RecipePhase:
