@@ -47,7 +47,7 @@ from resnet.config.rules import check_start
 from resnet.data import record_sets
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.export.end_of_training import check as check_export
-from resnet.export.end_of_training import export
+from resnet.export.end_of_training import export, is_exported
 from resnet.hardware.placement import ProcessInfo
 from resnet.report import refresh
 from resnet.runtime import host_warnings, program, startup
@@ -108,6 +108,8 @@ def train(
     recipe = run_plan.fitted(recipe, prepared.record_set.manifest)
     save_settings = functools.partial(write_settings, recipe, overrides)
     with recorded(prepared.config, communicator):
+        if has_ended(prepared, communicator):
+            return
         if prepared.config.is_async:
             from resnet.training.parameter_servers import job as async_job
 
@@ -154,6 +156,20 @@ def prepare(
     if communicator.any_rank(signals.seen):
         raise Preempted("stopped before the training began")
     return PreparedRun(config, settings, record_set, shards, lock)
+
+
+def has_ended(prepared: PreparedRun, communicator: Communicator) -> bool:
+    """Returns whether a run has nothing left to do, and says so, before TensorFlow."""
+    config, text = prepared.config, ""
+    with communicator.collective_errors():
+        if communicator.rank == 0:
+            is_evaluated = "validation" in prepared.shards_of_ranks
+            text = run_folder.describe_end(config, is_evaluated)
+            if text and config.export_dir and not is_exported(config):
+                text = ""
+    if text := communicator.broadcast(text):
+        print(text, file=sys.stderr)
+    return bool(text)
 
 
 def train_synchronously(

@@ -47,11 +47,11 @@ def export(config: Config, communicator: Communicator) -> None:
         return
     communicator.report_status("exporting the network", is_timed=False)
     with communicator.collective_errors():
-        if communicator.rank == 0 and not _is_exported(config):
+        if communicator.rank == 0 and not is_exported(config):
             _export(config)
 
 
-def _is_exported(config: Config) -> bool:
+def is_exported(config: Config) -> bool:
     """Returns whether the newest checkpoint has been exported, by the run's history."""
     model_dir, export_dir = Path(config.model_dir), Path(config.export_dir)
     step = step_dirs.saved_steps(model_dir)[-1]

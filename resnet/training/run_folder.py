@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import shlex
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,7 +13,7 @@ from absl import logging
 
 from resnet.base import errors
 from resnet.base.errors import UserError
-from resnet.checkpoint import retention, step_dirs
+from resnet.checkpoint import integrity, retention, step_dirs
 from resnet.checkpoint.weight_formats import files as weight_files
 from resnet.config.config import (
     CONFIG_FILE,
@@ -127,13 +128,52 @@ def match_saved_run(config: Config) -> dict[str, str]:
     unsettled = [name for name in MEASURED_SETTINGS if getattr(config, name) == "auto"]
     names = (*unsettled, "initial_weights_sha256")
     measured = {name: getattr(old, name) for name in names}
-    refuse_other(old, dataclasses.replace(config, **measured))
+    try:
+        refuse_other(old, dataclasses.replace(config, **measured))
+    except UserError as error:
+        if config.train_steps <= old.train_steps:
+            raise
+        raise UserError(f"{error} {_how_to_train_longer(model_dir)}") from error
     if old.validation_records_sha256 != config.validation_records_sha256:
         logging.warning(
             "the validation images are other ones than at the last start: accuracies"
             " from now on can't be compared with those before"
         )
     return measured
+
+
+def describe_end(config: Config, is_evaluated: bool) -> str:
+    """Returns what a run that has nothing left to do has reached; empty for others.
+
+    The newest checkpoint must be intact, that of the end, and evaluated if the run is.
+    """
+    model_dir = Path(config.model_dir)
+    steps = step_dirs.saved_steps(model_dir)
+    if not steps:
+        return ""
+    step, aim = steps[-1], config.stop_at_top1
+    try:
+        if not retention.ends_run(model_dir, step, config.train_steps, aim):
+            return ""
+        folder = step_dirs.of_step(model_dir, step)
+        top1 = retention.best_top1(integrity.verify(folder, lambda name: True))
+    except UserError:
+        return ""  # What restores it says why.
+    if is_evaluated and top1 is None:
+        return ""
+    accuracy = "" if top1 is None else f", with a top-1 accuracy of {top1:.2%}"
+    return (
+        f"The run in {model_dir} is complete: it has trained {step:,} steps"
+        f" ({config.epoch(step):.2f} epochs){accuracy}."
+        f" {_how_to_train_longer(model_dir)}"
+    )
+
+
+def _how_to_train_longer(model_dir: Path) -> str:
+    return (
+        "To train longer, begin another run with its weights:"
+        f" --initial_weights={shlex.quote(str(model_dir))} and another --model_dir."
+    )
 
 
 def _digest_of_weights(config: Config) -> dict[str, str]:

@@ -262,6 +262,36 @@ def test_other_records_are_refused_at_a_resume_and_while_a_run_lasts(
     assert "must be the file that manifest.json describes, with SHA" in done.stderr
 
 
+def test_a_complete_run_says_so_and_is_not_trained_again(
+    run_on, records, tmp_path, monkeypatch
+):
+    starts = []
+
+    def train(run, job):
+        starts.append(run)
+        settings = dataclasses.asdict(run.config)
+        save(run.folder, run.config.train_steps, config=settings, eval={"top1": 0.25})
+        return True
+
+    monkeypatch.setattr(loop, "train_and_evaluate", train)
+    monkeypatch.setattr(resnet_main, "export", lambda *_: None)
+    flags = ("--train_batch_size=8", "--train_steps=3", "--warmup_steps=1")
+    assert run_on(records, *flags).returncode == 0
+    done = run_on(records, *flags, "--quiet")
+    assert (done.returncode, len(starts)) == (0, 1)
+    way = f"--initial_weights={tmp_path / 'model'} "
+    for words in ("3 steps (3.00 epochs)", "25.00%", way):
+        assert words in done.stderr
+    # What is left to do, is done.
+    export_dir = tmp_path / "exports"
+    assert run_on(records, *flags, f"--export_dir={export_dir}").returncode == 0
+    assert len(starts) == 2
+    longer = ("--train_batch_size=8", "--train_steps=4", "--warmup_steps=1")
+    done = run_on(records, *longer)
+    assert_refused(done, "train_steps=3, now 4")
+    assert way in done.stderr
+
+
 @pytest.mark.parametrize("end", [True, False, Preempted("stopped after step 3")])
 def test_only_a_complete_training_is_exported(run_on, records, monkeypatch, end):
     exported = []

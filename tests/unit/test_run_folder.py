@@ -22,6 +22,7 @@ from resnet.metrics import jsonl
 from resnet.runtime.run_lock import FILE, Locked, RunLock
 from resnet.training import run_folder
 from resnet.watchdog import history
+from tests.unit.small_checkpoint import save
 
 LINE = jsonl.encode(jsonl.make_line("eval", 10, 1.0, {"top1": 0.5}))
 
@@ -85,6 +86,39 @@ def test_a_saved_run_continues_with_what_it_measured_and_refuses_other_settings(
     }
     with pytest.raises(UserError, match=r"\(seed=0, now 1\)"):
         run_folder.match_saved_run(dataclasses.replace(config, seed=1))
+
+
+def _flip_a_bit(folder: pathlib.Path) -> None:
+    path = next(folder.glob("state.data*"))
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+
+STOPS = {"stop_at_top1": 0.25, "eval_every": "1step"}
+
+
+@pytest.mark.parametrize(
+    ("step", "results", "changes", "damage", "ends"),
+    [
+        (10, {"eval": {"top1": 0.25}}, {}, None, True),
+        (10, {}, {"mode": "train"}, None, True),
+        (10, {}, {}, None, False),  # It is to be evaluated.
+        (10, {"eval": {"top1": 0.25}}, {}, _flip_a_bit, False),
+        (9, {"eval": {"top1": 0.25}}, {}, None, False),
+        (9, {"eval": {"top1": 0.25}}, STOPS, None, True),
+    ],
+)
+def test_a_run_has_ended_if_nothing_is_left_to_do(
+    tmp_path, step, results, changes, damage, ends
+):
+    given = {"model_dir": str(tmp_path), "train_steps": 10, "warmup_steps": 1}
+    config = resolve(RECIPES["digits"], {**given, **changes}, 1437, ("a", "b"))
+    assert run_folder.describe_end(config, is_evaluated=True) == ""
+    folder = save(tmp_path, step, config=dataclasses.asdict(config), **results)
+    if damage:
+        damage(folder)
+    text = run_folder.describe_end(config, config.mode != "train")
+    assert bool(text) == ends
+    assert ("25.00%" in text) == (ends and bool(results))
 
 
 def test_initial_weights_may_change_only_after_a_checkpoint_has_replaced_them(
