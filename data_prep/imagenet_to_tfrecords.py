@@ -45,7 +45,7 @@ from resnet.base.text import first_of
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(cli.OutputSettings):
     """The flags that say what to do, apart from the options of a conversion."""
 
     raw_data_dir: str | None = setting(
@@ -113,7 +113,11 @@ class Settings:
         return self.num_processes or limits.usable_cpus()
 
 
-FLAGS: cli.Groups = (Settings, Options)
+FLAGS: cli.Groups = (
+    Settings,
+    Options,
+    cli.Flags(cli.OutputSettings, common=False),
+)
 
 CORRUPT_EXIT_CODE = 1  # Exit code of --verify if it finds corrupt files or records.
 
@@ -167,7 +171,7 @@ def _convert(settings: Settings, options: Options) -> None:
                 if written is None:
                     output_folder.begin(plan)
                     try:
-                        written, rate = _write(plan, num_workers)
+                        written, rate = _write(plan, num_workers, settings.quiet)
                     finally:
                         output_folder.remove_leftovers(plan)
     except OSError as error:
@@ -189,9 +193,11 @@ def _open_source(settings: Settings, options: Options) -> Source:
     raw, choice = settings.raw_data_dir, settings.validation_split
     if settings.tfds_name:
         where = settings.tfds_data_dir or "its default folder (--tfds_data_dir)"
-        _log(
-            f"TensorFlow Datasets prepares {settings.tfds_name}, if needed, in {where}"
-        )
+        if not settings.quiet:
+            _log(
+                f"TensorFlow Datasets prepares {settings.tfds_name}, if needed, in"
+                f" {where}"
+            )
         source = tfds.prepare(
             settings.tfds_name, settings.tfds_data_dir, settings.tfds_label
         )
@@ -207,13 +213,15 @@ def _open_source(settings: Settings, options: Options) -> Source:
     return source
 
 
-def _write(plan: Plan, num_workers: int) -> tuple[manifest.Manifest, str]:
+def _write(
+    plan: Plan, num_workers: int, is_quiet: bool
+) -> tuple[manifest.Manifest, str]:
     """Writes all unfinished shards and the manifest; returns it and the speed."""
     num_processes = min(num_workers, len(plan.paths))
-    with Progress(plan.num_images, "images") as progress:
+    with Progress(plan.num_images, "images", is_quiet) as progress:
         num_reported = len(convert.reported_shards(plan))
         finished = convert.find_finished(plan, num_processes, progress.add)
-        if finished:
+        if finished and not is_quiet:
             _log(
                 f"resuming: {len(finished):,} of {len(plan.paths):,} shards are"
                 " already finished"
@@ -301,7 +309,7 @@ def _verify(settings: Settings) -> int:
         splits = record_set.manifest.splits.values()
         num_records = sum(split.num_examples for split in splits)
         num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
-        with Progress(num_records, "records") as progress:
+        with Progress(num_records, "records", settings.quiet) as progress:
             num_workers = settings.num_workers
             problems = verification.verify(record_set, num_workers, progress.add)
             rate = progress.rate()

@@ -122,13 +122,14 @@ def _exit_with_parent() -> None:
 class Progress:
     """A tqdm bar on a terminal; elsewhere one line per tenth of the work."""
 
-    def __init__(self, total: int, unit: str) -> None:
+    def __init__(self, total: int, unit: str, is_quiet: bool = False) -> None:
         """Starts at 0 of `total` units, such as "images"; there is at least one."""
+        self._is_quiet = is_quiet
         self._total = total
         self._unit = unit
         self._num_done = 0
         self.start_rate()
-        is_log = not sys.stderr.isatty()
+        is_log = is_quiet or not sys.stderr.isatty()
         self._bar = tqdm.tqdm(total=total, unit=f" {unit}", disable=is_log)
 
     def __enter__(self) -> "Progress":
@@ -153,9 +154,10 @@ class Progress:
         self._num_done += count
         self._bar.update(count)
         tenths = 10 * self._num_done // self._total
-        if self._bar.disable and tenths > tenths_before:
+        if self._bar.disable and tenths > tenths_before and not self._is_quiet:
+            percent = 100 * self._num_done // self._total
             print(
-                f"{10 * tenths} %: {self._num_done:,} of {self._total:,} {self._unit},"
+                f"{percent} %: {self._num_done:,} of {self._total:,} {self._unit},"
                 f" {self.rate():,.0f} {self._unit} per second",
                 file=sys.stderr,
                 flush=True,

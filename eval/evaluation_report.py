@@ -89,15 +89,6 @@ class EvaluationReport:
             what.steps[-1],
             result.loss,
         )
-        logging.info(
-            "Eval results: %s",
-            {
-                "Top-1 accuracy": result.top1,
-                "loss": result.loss,
-                "Top-5 accuracy": result.top5,
-                "global_step": what.steps[-1],
-            },
-        )
         print(f"{name}: {result}", flush=True)
         self._results.append({**what.as_dict(), **result.as_dict()})
         if self._json_file:

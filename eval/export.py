@@ -29,6 +29,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.export import contents, formats
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import startup
+from resnet.runtime.program import start_log
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,7 @@ def main(argv: Sequence[str]) -> int:
     formats.check(settings.format, settings.precision, is_folded, out, config)
     require_lines(config.class_names)
     checkpoint_choice.require(settings.step, settings.weights, config, model_dir)
-    logging.use_absl_handler()
-    logging.set_verbosity(logging.WARNING)
+    start_log(logging.WARNING)
     process = ProcessInfo()
     startup.start_on_own_cores(process, Communicator(process), JobSettings())
     from resnet.checkpoint import restore

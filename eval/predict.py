@@ -44,6 +44,7 @@ from resnet.export.contents import Contents
 from resnet.export.formats import ExportedNetwork, ExportedPredictor
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import startup
+from resnet.runtime.program import start_log
 
 if TYPE_CHECKING:  # They import TensorFlow.
     import tensorflow as tf
@@ -311,8 +312,7 @@ def predict_all(
     report_problem: Callable[[str], None],
 ) -> None:
     """Prints the predictions for images, at least one, batch by batch."""
-    logging.use_absl_handler()
-    logging.set_verbosity(logging.WARNING)
+    start_log(logging.WARNING)
     process = ProcessInfo()
     startup.start_on_own_cores(process, Communicator(process), JobSettings())
     predictor = network.load()

@@ -121,6 +121,7 @@ FLAGS: cli.Groups = (
         Config, ("recalibration_batches",), has_defaults=False, unset="as the run"
     ),
     JobSettings,
+    cli.OutputSettings,
 )
 
 

@@ -19,12 +19,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from absl import flags
+from absl import flags, logging
 
 from resnet.base import VERSION, names, settings
 from resnet.base.errors import UserError
 from resnet.base.output import print_result
-from resnet.base.settings import Declaration
+from resnet.base.settings import Declaration, setting
 
 WIDTH = 80  # Columns of a terminal.
 # Description of a valid value, by absl's name of the type of a flag.
@@ -49,6 +49,17 @@ class Flags:
     has_defaults: bool = True  # Else, something such as a recipe supplies the values.
     common: bool | None = None  # As in a declaration; None for what it says.
     unset: str = ""  # As in a declaration; empty for what it says.
+
+
+@dataclass(frozen=True)
+class OutputSettings:
+    """What a program prints."""
+
+    TOPIC: typing.ClassVar[str] = "Output"
+
+    quiet: bool = setting(
+        False, "Print only errors, warnings and the result.", common=True
+    )
 
 
 Groups = Sequence[Flags | type]
@@ -167,6 +178,8 @@ def parse(
             )
     if problems:
         raise UserError(" ".join(problems))
+    if values.get("quiet"):
+        logging.set_verbosity(min(logging.get_verbosity(), logging.WARNING))
     return CommandLine(values, given, tuple(arguments))
 
 

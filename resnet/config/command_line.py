@@ -111,7 +111,14 @@ OF_RECIPE = tuple(
     cli.Flags(kind, has_defaults=False, unset="recipe")
     for kind in (*_KINDS, AsyncSettings)
 )
-TRAINING: cli.Groups = (FOLDERS, TrainFlags, *OF_RECIPE, Config, JobSettings)
+TRAINING: cli.Groups = (
+    FOLDERS,
+    TrainFlags,
+    *OF_RECIPE,
+    Config,
+    JobSettings,
+    cli.OutputSettings,
+)
 
 
 def overrides(line: CommandLine) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Result:
     def __str__(self) -> str:
         return (
             f"top-1 {100 * self.top1:.2f} %, top-5 {100 * self.top5:.2f} %,"
-            f" loss {self.loss:.4f} on {self.count:,} images"
+            f" cross-entropy {self.cross_entropy:.4f} on {self.count:,} images"
             + (f", views {self.views}" if self.views != "center" else "")
             + (f", {self.skipped_records:,} skipped" if self.skipped_records else "")
         )

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from absl import logging
+
 from resnet.base.text import clock
 from resnet.config.config import Config
 from resnet.hardware.launchers import LAUNCHERS
@@ -21,11 +23,11 @@ _PROCESSES = tuple(
 
 
 class Progress:
-    """Prints the progress on rank 0's standard error; other ranks print nothing."""
+    """Prints the progress on rank 0's standard error, unless its log is quiet."""
 
     def __init__(self, config: Config, start_step: int, rank: int) -> None:
         self._config = config
-        self._visible = rank == 0
+        self._visible = rank == 0 and logging.level_info()
         self._terminal = find_terminal() if self._visible else None
         self._marked_at = 0.0  # Start of the interval that is timed.
         self._marked_step = start_step
@@ -98,10 +100,11 @@ class Progress:
 def fit(fields: Mapping[str, str], done: float, width: int) -> str:
     """Returns a line with a bar that is `done` to a fraction, at most `width` long.
 
-    If it is too long, learning rate, epoch and bar are left out; then it is cut.
+    If it is too long, weight penalty, learning rate, epoch and bar are left out, in
+    this order; then it is cut.
     """
     shown = dict(fields)
-    for name in ("learning_rate", "epoch"):
+    for name in ("weight_penalty", "learning_rate", "epoch"):
         if len("  ".join(shown.values())) > width:
             shown.pop(name, None)
     text = "  ".join(shown.values())

@@ -3,6 +3,7 @@
 import math
 import os
 import platform
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -42,6 +43,7 @@ class RunLog:
         self._communicator = communicator
         self._num_skipped = 0
         self._penalty = 0.0
+        self._results: dict[str, str] = {}  # The newest of each kind, as it is shown.
         self._started_at = time.monotonic()
         rank, num_ranks = communicator.rank, communicator.num_ranks
         model_dir = Path(config.model_dir)
@@ -64,16 +66,22 @@ class RunLog:
 
     def training_starts(self) -> None:
         """Logs the length of the training and the step; notes machine and software."""
+        config = self._config
+        logging.info(
+            f"{config.model} by the recipe {config.recipe}:"
+            f" {config.num_train_examples:,} images of {config.num_classes:,} classes,"
+            f" {config.global_batch_size:,} per step"
+        )
         logging.info(
             "Training for %d steps (%.2f epochs in total). Current step %d.",
-            self._config.train_steps,
-            self._config.epoch(self._config.train_steps),
+            config.train_steps,
+            config.epoch(config.train_steps),
             self._state.step,
         )
         process_start = round(time.time() - host.process_age_seconds(), 3)
         hosts = self._communicator.gather_objects(platform.node())
         facts: dict[str, Any] = {}
-        if not self._config.is_async:  # There the coordinator is alone here.
+        if not config.is_async:  # There the coordinator is alone here.
             facts["num_ranks"] = self._communicator.num_ranks
             facts["hosts"] = Counter(hosts or [])
         if self._communicator.rank == 0:
@@ -102,6 +110,8 @@ class RunLog:
             self._state.step,
             time.monotonic() - self._started_at,
         )
+        if not logging.level_info() and self._communicator.rank == 0:  # With --quiet.
+            print(*self._results.values(), sep="\n", file=sys.stderr)
 
     def examples_read(self, step: int, examples: np.ndarray, mask: np.ndarray) -> None:
         """Logs the examples of a batch, int64 `[local_batch]`; intact ones by mask."""
@@ -168,7 +178,8 @@ class RunLog:
         """Logs and shows the result of an evaluation of `METRICS_KINDS`."""
         self._write(kind, {**numbers, "seconds": seconds})
         what = {"eval_ema": ", EMA weights", "eval_train": ", training images"}
-        self.progress.say(f"step {self._state.step}{what.get(kind, '')}: {text}")
+        self._results[kind] = f"step {self._state.step}{what.get(kind, '')}: {text}"
+        self.progress.say(self._results[kind])
         if kind == "eval_train":
             self.progress.say(f"The data set has {manifest.NO_VALIDATION}.")
 

@@ -52,12 +52,12 @@ _SENT = Exchange(number="bytes_sent", is_whole=True)
 _MESSAGES = Exchange(number="message_bytes", is_whole=True)
 _ERROR = Exchange(number="compression_error", needs_compression=True)
 METRICS = (
-    Metric("", (Series("loss", progress="loss {:.4f}"),)),
+    Metric("", (Series("loss"),)),
     Metric("", (Series("count"), Series("seconds"))),  # Of an evaluation.
     _accuracy("Top-1 accuracy", "top1"),
     Metric(
         "Cross-entropy",
-        (Series("cross_entropy"),),
+        (Series("cross_entropy", progress="cross-entropy {:.4f}"),),
         is_noisy=True,
         has_outliers=True,
         starts_at_zero=False,
@@ -70,7 +70,11 @@ METRICS = (
         (Series("learning_rate", progress="lr {:.5g}"),),
         is_result=True,
     ),
-    Metric("Weight penalty", (Series("weight_penalty"),), starts_at_zero=False),
+    Metric(
+        "Weight penalty",
+        (Series("weight_penalty", progress="penalty {:.4f}"),),
+        starts_at_zero=False,
+    ),
     Metric(
         "Images per second",
         (Series("images_per_second", progress="{:,.1f} images/s"),),

@@ -1,12 +1,13 @@
 """Runs the main function of a distributed program, and ends it with an exit code."""
 
 import atexit
+import logging
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from absl import logging
+from absl import logging as absl_logging
 
 from resnet.base import errors, limits
 from resnet.base.errors import EXIT_CODE, UserError
@@ -21,6 +22,29 @@ Main = Callable[[Sequence[str], ProcessInfo, Communicator], None]
 
 _at_exit: list[Callable[[], object]] = []
 _exits_at_once = False
+
+
+class _Sentences(absl_logging.PythonFormatter):
+    """Formats log lines for people: warnings and errors say that they are.
+
+    With --logtostderr or --alsologtostderr, all lines have absl's prefix.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the line of a record."""
+        flags = absl_logging.FLAGS
+        if flags["logtostderr"].value or flags["alsologtostderr"].value:
+            return super().format(record)
+        text = logging.Formatter.format(self, record)
+        is_notice = record.levelno < logging.WARNING
+        return text if is_notice else f"{record.levelname.lower()}: {text}"
+
+
+def start_log(verbosity: int) -> None:
+    """Has absl's log written to standard error, from such a verbosity on."""
+    absl_logging.use_absl_handler()
+    absl_logging.get_absl_handler().setFormatter(_Sentences())
+    absl_logging.set_verbosity(verbosity)
 
 
 def run(main: Main, argv: Sequence[str]) -> int:
@@ -43,8 +67,7 @@ def run(main: Main, argv: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr, flush=True)
         distributed.abort_unconnected(os.environ, EXIT_CODE)
         return EXIT_CODE
-    logging.use_absl_handler()
-    logging.set_verbosity(logging.INFO if process.rank == 0 else logging.ERROR)
+    start_log(absl_logging.INFO if process.rank == 0 else absl_logging.ERROR)
     if process.rank != 0:
         nowhere = open(os.devnull, "w", errors="replace")  # noqa: SIM115 - To the end.
         sys.stdout = nowhere

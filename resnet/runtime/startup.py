@@ -163,9 +163,9 @@ def _log_placement(
     cores_of_node = len(physical_cores.group_by_core(range(os.cpu_count() or 1)))
     num_ranks, num_threads = process.num_local_ranks, threads.num_intra_threads
     logging.info(
-        f"{process.num_ranks} rank(s), {num_ranks} on this node on {num_usable_cores}"
-        f" of its {cores_of_node} core(s): {num_cores} core(s) per rank, {num_threads}"
-        f" intra-op and {threads.num_inter_threads} inter-op thread(s)"
+        f"{process.num_ranks} rank(s), {num_ranks} on this node: {num_cores} of"
+        f" {num_usable_cores} core(s) each, {num_threads} intra-op and"
+        f" {threads.num_inter_threads} inter-op thread(s)"
     )
     if num_ranks > num_usable_cores or num_threads > num_cores:
         logging.warning(
@@ -203,7 +203,7 @@ def start_tensorflow(communicator: Communicator) -> None:
     import_tensorflow()
     communicator.start_horovod()
     if not placement.openmp_is_loaded():
-        logging.info(
+        logging.debug(
             "KMP_* and OMP_* (--kmp_blocktime among them) have no effect in this"
             " TensorFlow, whose oneDNN runs on TensorFlow's own threads:"
             " --num_intra_threads and --num_inter_threads set those"

@@ -73,7 +73,7 @@ def test_the_same_command_has_nothing_left_to_do_and_another_is_refused(
 ):
     before = read_metrics(model_dir)
     job = train(model_dir, "--precision=auto")
-    assert "Current step 6." in job.stderr
+    assert "is complete: it has trained 6 steps" in job.stderr
     assert read_metrics(model_dir) == before
     config = json.loads((model_dir / "config.json").read_text())
     assert config["precision"] == "float32"
@@ -156,7 +156,6 @@ def test_evaluation_counts_every_image_once_on_any_ranks(
     assert re.search(r"\] Evaluation \[\d+/\d+\]", job.stderr)
     assert "Finished evaluation at 20" in job.stderr
     assert "Saving dict for global step 6: Top-1 accuracy = " in job.stderr
-    assert job.stderr.count("Eval results: {'Top-1 accuracy': ") == 1
     assert "on 11 images" in job.stdout
     result = json.loads((tmp_path / "eval.json").read_text())
     assert result["global_step"] == 6

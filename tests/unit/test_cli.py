@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+from absl import logging
 
 from resnet.base import cli
 from resnet.base.errors import UserError
@@ -96,6 +97,21 @@ def test_what_is_wrong_is_one_sentence(word, problem):
 def test_all_values_out_of_their_bounds_are_named():
     with pytest.raises(UserError, match=r"--steps .* --ratio"):
         parse("--steps=0", "--ratio=2")
+
+
+def test_quiet_lowers_the_verbosity_of_the_log_and_never_raises_it():
+    before = logging.get_verbosity()
+    try:
+        for words, verbosity, expected in (
+            ((), logging.INFO, logging.INFO),
+            (("--quiet",), logging.INFO, logging.WARNING),
+            (("--quiet",), logging.ERROR, logging.ERROR),
+        ):
+            logging.set_verbosity(verbosity)
+            parse(*words, groups=(cli.OutputSettings,))
+            assert logging.get_verbosity() == expected
+    finally:
+        logging.set_verbosity(before)
 
 
 def test_help_lists_common_flags_by_topic_and_helpfull_all(capsys):

@@ -21,10 +21,7 @@ def test_the_log_lines_are_the_published_runs(caplog, capsys):
         "Saving dict for global step 60: Top-1 accuracy = 0.5, Top-5 accuracy = 0.75,"
         " global_step = 60, loss = 1.25"
     ) in caplog.text
-    assert (
-        "Eval results: {'Top-1 accuracy': 0.5, 'loss': 1.25, 'Top-5 accuracy': 0.75,"
-        " 'global_step': 60}"
-    ) in caplog.text
+    assert "Eval results" not in caplog.text  # The same once more.
     capsys.readouterr()
     of_training = EvaluationReport({"split": "train"}, "")
     of_training.add(Evaluated([60], "ema", "none"), RESULT)

@@ -2,10 +2,12 @@ import errno
 import math
 import os
 import types
+from contextlib import closing
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging as absl_logging
 from tensorboard.backend.event_processing.plugin_event_accumulator import (
     EventAccumulator,
 )
@@ -337,3 +339,23 @@ def test_a_disk_that_hangs_is_what_rank_0_says_that_it_waits_for(
     assert during == [("writing the record log of step 8", False), metrics, metrics]
     assert sent[-1] == sent[0]  # It computes.
     log.close()
+
+
+@pytest.mark.parametrize("verbosity", [absl_logging.WARNING, absl_logging.INFO])
+def test_a_quiet_run_prints_its_last_evaluation_alone(
+    make_config, tmp_path, capsys, verbosity
+):
+    before = absl_logging.get_verbosity()
+    absl_logging.set_verbosity(verbosity)
+    try:
+        state = types.SimpleNamespace(step=7, top1=None, num_log_lines=None)
+        config = make_config(model_dir=str(tmp_path))
+        with closing(RunLog(config, state, Communicator(ProcessInfo()))) as log:
+            log.evaluated("eval", {"top1": 0.25}, 1.0, "first")
+            state.step = 8
+            log.evaluated("eval", {"top1": 0.5}, 1.0, "last")
+            log.training_ended(target_is_reached=False)
+    finally:
+        absl_logging.set_verbosity(before)
+    first = "step 7: first\n" if verbosity == absl_logging.INFO else ""
+    assert capsys.readouterr().err == f"{first}step 8: last\n"

@@ -10,10 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from absl import logging
 
 from resnet.config.config import Config
 from resnet.metrics import progress
 from resnet.metrics.progress import Progress, find_terminal
+
+
+@pytest.fixture(autouse=True)
+def verbosity():
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.INFO)
+    yield
+    logging.set_verbosity(before)
 
 
 @pytest.fixture
@@ -48,12 +57,20 @@ def test_a_log_gets_whole_lines(config, clock, log):
         clock.now += 30 if step == 1 else 0.5
         shown.step_done()
     # Nine steps of 50 images in 4.5 seconds; the first one isn't timed.
-    assert shown.show(10, {"loss": 2.5, "learning_rate": 0.05}) == pytest.approx(100)
+    assert shown.show(
+        10,
+        {
+            "loss": 3.0,
+            "cross_entropy": 2.5,
+            "weight_penalty": 0.5,
+            "learning_rate": 0.05,
+        },
+    ) == pytest.approx(100)
     shown.say("evaluated")
     shown.close()
     # 90 steps of 50 images are left: 45 seconds.
-    line = "step 10/100  epoch 1.00  loss 2.5000  lr 0.05  100.0 images/s  0:45 left"
-    assert log() == f"{line}\nevaluated\n"
+    line = "step 10/100  epoch 1.00  cross-entropy 2.5000  lr 0.05  penalty 0.5000"
+    assert log() == f"{line}  100.0 images/s  0:45 left\nevaluated\n"
     for _ in range(4):  # Each line is timed from the one before.
         clock.now += 0.25
         shown.step_done()
@@ -92,7 +109,8 @@ def test_a_terminal_gets_a_bar_that_is_drawn_over(config, clock, monkeypatch):
     assert end == "done"
 
 
-LONG = {"step": "step 4680/4680", "epoch": "epoch 90.00", "loss": "loss 6.1234"}
+LONG = {"step": "step 4680/4680", "epoch": "epoch 90.00"}
+LONG |= {"cross_entropy": "cross-entropy 6.1234", "weight_penalty": "penalty 0.1234"}
 LONG |= {"learning_rate": "lr 0.0123457", "speed": "12,345.6 images/s"}
 LONG |= {"time": "1:52:10 left"}
 
@@ -101,8 +119,9 @@ LONG |= {"time": "1:52:10 left"}
     ("width", "bar", "left_out"),
     [
         (199, f"[{'=' * 5}{' ' * 15}] ", set()),
-        (79, "", {"learning_rate"}),
-        (60, "", {"learning_rate", "epoch"}),  # Speed and time are last to go.
+        # Speed and time are last to go.
+        (79, "[==     ] ", {"weight_penalty", "learning_rate", "epoch"}),
+        (70, "", {"weight_penalty", "learning_rate", "epoch"}),
     ],
 )
 def test_a_line_has_what_fits(width, bar, left_out):

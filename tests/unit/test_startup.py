@@ -1,6 +1,7 @@
 """Warnings of hosts other than that of rank 0."""
 
 import logging
+import re
 import resource
 import sys
 
@@ -10,7 +11,7 @@ from absl import logging as absl_logging
 from resnet.base import limits
 from resnet.config.command_line import JobSettings
 from resnet.hardware.placement import ProcessInfo
-from resnet.runtime import host_warnings, startup, versions
+from resnet.runtime import host_warnings, program, startup, versions
 from tests.unit.one_of_ranks import OneOfRanks
 
 
@@ -199,3 +200,17 @@ def test_a_rank_that_fails_waits_for_no_other(verbosity):
         for handler in absl_logging.get_absl_logger().handlers
         if handler.level == logging.WARNING
     ]
+
+
+def test_log_lines_are_sentences_with_absls_prefix_only_if_it_is_asked_for(monkeypatch):
+    def shown(level: int) -> str:
+        record = logging.LogRecord("absl", level, "x.py", 7, "%d left", (3,), None)
+        return program._Sentences().format(record)
+
+    assert shown(logging.INFO) == "3 left"
+    assert shown(logging.WARNING) == "warning: 3 left"
+    assert shown(logging.ERROR) == "error: 3 left"
+    for flag in ("logtostderr", "alsologtostderr"):
+        with monkeypatch.context() as patched:
+            patched.setattr(absl_logging.FLAGS[flag], "value", True)
+            assert re.match(r"I\d{4} .* x.py:7\] 3 left$", shown(logging.INFO))

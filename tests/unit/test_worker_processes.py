@@ -67,6 +67,9 @@ def test_a_log_gets_a_line_for_each_tenth_with_the_rate_since_it_was_started(
     clock = types.SimpleNamespace(now=1000.0)
     clock.perf_counter = lambda: clock.now
     monkeypatch.setattr(worker_processes, "time", clock)
+    with worker_processes.Progress(50, "records", is_quiet=True) as quiet:
+        quiet.add(50)
+    assert capsys.readouterr().err == ""
     with worker_processes.Progress(50, "records") as progress:
         for _ in range(3):
             clock.now += 2
@@ -76,7 +79,7 @@ def test_a_log_gets_a_line_for_each_tenth_with_the_rate_since_it_was_started(
         progress.add(38)
         assert progress.rate() == 38
     assert capsys.readouterr().err == (
-        "10 %: 8 of 50 records, 2 records per second\n"
-        "20 %: 12 of 50 records, 2 records per second\n"
+        "16 %: 8 of 50 records, 2 records per second\n"
+        "24 %: 12 of 50 records, 2 records per second\n"
         "100 %: 50 of 50 records, 38 records per second\n"
     )
