@@ -198,6 +198,11 @@ def _answer_questions(argv: Sequence[str], usage: str, of_program: list[Entry]) 
     sys.exit(0)
 
 
+def asks_for_log_prefix() -> bool:
+    """Returns whether a flag of absl's asks for the log as absl writes it."""
+    return any(flags.FLAGS[name].value for name in ("logtostderr", "alsologtostderr"))
+
+
 def _flag_values(of_program: list[Entry]) -> flags.FlagValues:
     """Returns the flags of a program, and absl's own, which are about its logging."""
     own = flags.FlagValues()

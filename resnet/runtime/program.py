@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from absl import logging as absl_logging
 
-from resnet.base import errors, limits
+from resnet.base import cli, errors, limits
 from resnet.base.errors import EXIT_CODE, UserError
 from resnet.distributed import communicator as distributed
 from resnet.distributed.communicator import Communicator
@@ -32,8 +32,7 @@ class _Sentences(absl_logging.PythonFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line of a record."""
-        flags = absl_logging.FLAGS
-        if flags["logtostderr"].value or flags["alsologtostderr"].value:
+        if cli.asks_for_log_prefix():
             return super().format(record)
         text = logging.Formatter.format(self, record)
         is_notice = record.levelno < logging.WARNING

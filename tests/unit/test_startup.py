@@ -8,7 +8,7 @@ import sys
 import pytest
 from absl import logging as absl_logging
 
-from resnet.base import limits
+from resnet.base import cli, limits
 from resnet.config.command_line import JobSettings
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import host_warnings, program, startup, versions
@@ -212,5 +212,5 @@ def test_log_lines_are_sentences_with_absls_prefix_only_if_it_is_asked_for(monke
     assert shown(logging.ERROR) == "error: 3 left"
     for flag in ("logtostderr", "alsologtostderr"):
         with monkeypatch.context() as patched:
-            patched.setattr(absl_logging.FLAGS[flag], "value", True)
+            patched.setattr(cli.flags.FLAGS[flag], "value", True)
             assert re.match(r"I\d{4} .* x.py:7\] 3 left$", shown(logging.INFO))
