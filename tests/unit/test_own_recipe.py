@@ -44,6 +44,7 @@ def test_the_settings_follow_from_the_images(
 ):
     recipe = own.recipe_for(num_images, 5, side)
     assert (recipe.name, recipe.num_train_examples) == ("own", num_images)
+    assert recipe.num_classes == 5
     assert recipe.global_batch_size == batch
     assert recipe.epochs == pytest.approx(epochs)
     assert recipe.model == model
