@@ -108,6 +108,8 @@ def test_the_number_of_examples_is_that_of_the_data_set(records):
         ((*CLUSTER, "--print=script", "--run_name=a b"), "the name of a job must"),
         ((*CLUSTER, "--print=script", "--model_dir=/a/b c"), "got 'b c'. Give another"),
         ((*CLUSTER, "--print=script", "--stage_from=/s"), "needs --data_dir"),
+        ((*NODE, "--recipe=own"), "follows from the data set: it needs a --data_dir"),
+        ((*NODE, "--recipe=finetune"), "needs --initial_weights"),
         ((*CLUSTER, "--job=eval", "--seed=3"), "no flags of a training; got --seed=3"),
         ((*NODE, "--num_ps=3"), "got --num_servers=3 with --job=train"),
         (("--probe", "--memory_gb=64"), "already describes the nodes; got --memory_gb"),

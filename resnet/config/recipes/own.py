@@ -62,7 +62,6 @@ def recipe_for(num_images: int, num_classes: int, median_side: int) -> Recipe:
         global_batch_size=batch,
         num_train_examples=num_images,
         num_classes=num_classes,
-        num_classes=num_classes,
         phases=tuple(phases),
         channel_mean=IMAGENET_MEAN,
         channel_stddev=IMAGENET_STDDEV,
