@@ -37,6 +37,7 @@
       mark: { type: "rule", strokeWidth: 1, strokeDash: [3, 3] },
       encoding: { y: null, color, tooltip: nominal("text") },
     };
+    const clip = !scale.nice; // Else all values are on the axis, with whole markers.
     const looks = {
       raw: { strokeWidth: 1, opacity: 0.35 },
       smooth: { strokeWidth: 2 },
@@ -48,7 +49,7 @@
       .filter(([style]) => columns.some((curve) => curve.style === style))
       .map(([style, look]) => ({
         transform: [{ filter: { field: "style", equal: style } }],
-        mark: { type: "line", clip: true, ...look },
+        mark: { type: "line", clip, ...look },
         encoding: {
           color,
           detail: nominal("label"),
@@ -59,7 +60,7 @@
     const nearest = { // Invisible points, the nearest of which shows its values.
       transform: [{ filter: { not: { field: "style", equal: "smooth" } } }],
       params: [{ name: "nearest", select }],
-      mark: { type: "point", filled: true, size: 70, clip: true },
+      mark: { type: "point", filled: true, size: 70, clip },
       encoding: {
         color,
         opacity: { condition: { param: "nearest", empty: false, value: 1 }, value: 0 },
