@@ -126,12 +126,17 @@ def find(
 def _splits(
     root: pathlib.Path, validation_split: str | None
 ) -> dict[str, pathlib.Path]:
-    """Returns the folder of each split in `root`; raises UserError if several are."""
+    """Returns the folder of each split in `root`; raises UserError if several are.
+
+    One named train with images and no folders is that of a class, beside "plane".
+    """
     if not root.is_dir():
         return {}
     with os.scandir(root) as entries:
-        names = sorted(entry.name for entry in entries if entry.is_dir())
-    chosen = choose_splits(names, validation_split, str(root))
+        names = {entry.name for entry in entries if entry.is_dir()}
+    trains = [root / name for name in names if split_of(name) == TRAIN]
+    names -= {p.name for p in trains if _has_images(p) and not folders_in(p)}
+    chosen = choose_splits(sorted(names), validation_split, str(root))
     return {split: root / name for split, name in chosen.items()}
 
 

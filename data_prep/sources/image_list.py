@@ -208,22 +208,16 @@ class ImageList:
         Images in archives count as JPEG, those in records as re-encoded. The sizes of
         image files are extrapolated from at most 1,000 of them, evenly spaced.
         """
-        sizes = self.rows["num_bytes"]
-        is_file = sizes == _WHOLE_FILE
+        is_file = self.rows["num_bytes"] == _WHOLE_FILE
         num_kept = 0
         if self.image_key is None and image_format == "jpeg":
-            num_kept = int(sizes[~is_file].sum())
+            num_kept = int(self.rows["num_bytes"][~is_file].sum())
         files = np.flatnonzero(is_file)
-        num_sampled = min(len(files), _MAX_STATS)
-        sampled_kept = 0
-        for index in (
-            np.arange(num_sampled) * len(files) // max(num_sampled, 1)
-        ).tolist():
-            with open(self[files[index]].path, "rb", buffering=0) as file:
-                start = file.read(image_encoding.START_BYTES)
-                if image_encoding.keeps_its_size(start, image_format):
-                    sampled_kept += os.fstat(file.fileno()).st_size
-        return num_kept + sampled_kept * len(files) // max(num_sampled, 1)
+        sample = files[:: -(-len(files) // _MAX_STATS) or 1]
+        for image in (self[index] for index in sample.tolist()):
+            if image_encoding.keeps_its_size(image.read_start(), image_format):
+                num_kept += os.stat(image.path).st_size * len(files) // len(sample)
+        return num_kept
 
     def has_lossy_image(self) -> bool:
         """Returns whether an image is lossily compressed; reads up to the first one."""

@@ -152,6 +152,8 @@ def test_folders_of_classes_need_no_folder_of_the_split(tmp_path):
     (warning,) = source.warnings
     assert "2 of the files and folders in" in warning
     assert "'README', 'records'" in warning
+    touch(tmp_path, "raw/train/3.jpg")
+    assert raw_data.open_raw_data(tmp_path / "raw").class_names == ("a", "b", "train")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +202,8 @@ def test_the_folder_of_a_split_is_read_as_that_and_the_others_are_named(tmp_path
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["train/1.jpg"], "one folder per class; it contains no folders"),
+        (["train/1.txt"], "one folder per class; it contains no folders"),
+        (["train/1.jpg"], "Found images in .*/train, not in folders of several"),
         (["train/a/1.jpg", "train/b/1.txt"], "1 contain none: 'b'"),
         (
             ["train/a/1.jpg", "valid/a/1.jpg", "test/a/1.jpg"],
