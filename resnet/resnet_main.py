@@ -241,17 +241,16 @@ def resolve_settings(
             resolve(recipe, overrides, split.num_examples, contents.class_names),
             **record_sets.digests(record_set),
         )
-        splits = run_plan.splits_to_read(config, contents)
+        is_first = communicator.rank == 0
+        splits = run_plan.splits_to_read(config, contents, says_what_lacks=is_first)
         num_parts = explain.num_parts(config, communicator.num_ranks)
         check_start(recipe, config, num_parts)
         record_sets.check_num_classes(config.data_dir, split)
         if require_mixed:
             class_mixing.check_mixing(split)
         measured: dict[str, Any] = {}
-        if communicator.rank == 0:
+        if is_first:
             check_export(config)
-            if splits == ["train"] and config.mode != "train":
-                logging.warning("The data set has %s.", manifest.NO_VALIDATION)
             lock, measured = run_folder.prepare(config)
     measured = communicator.broadcast(measured)
     return dataclasses.replace(config, **measured), splits, lock

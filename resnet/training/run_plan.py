@@ -47,8 +47,8 @@ def print_plan(
         num_examples = contents.splits["train"].num_examples
         class_names = contents.class_names
     config = resolve(recipe, overrides, num_examples, class_names)
-    if data_dir and splits_to_read(config, contents) == ["train"]:
-        config = dataclasses.replace(config, mode="train")
+    if data_dir:
+        splits_to_read(config, contents, says_what_lacks=True)
     if config.initial_weights:
         weight_files.kind_of(pathlib.Path(config.initial_weights))
     derived = Derived(config, explain.num_parts(config, num_ranks))
@@ -98,8 +98,10 @@ def _describe_exchange(config: Config, num_ranks: int) -> str:
     return f"with {config.num_classes:,} classes, {text}"
 
 
-def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
-    """Returns the splits of the data set that the run needs.
+def splits_to_read(
+    config: Config, contents: manifest.Manifest, says_what_lacks: bool
+) -> list[str]:
+    """Returns the splits of the data set that the run needs; warns without validation.
 
     Raises:
         UserError: If --eval_every is set, but there is no validation split.
@@ -113,4 +115,6 @@ def splits_to_read(config: Config, contents: manifest.Manifest) -> list[str]:
             f"--eval_every needs a validation split; this data set has"
             f" {manifest.NO_VALIDATION}, or leave the flag out."
         )
+    if says_what_lacks:
+        logging.warning("the data set has %s", manifest.NO_VALIDATION)
     return ["train"]

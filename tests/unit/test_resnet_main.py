@@ -97,7 +97,11 @@ def test_a_set_without_a_validation_split_cannot_be_evaluated_on_the_way(
         done = run_on(records, *flags, *more)
         assert_refused(done, "needs a validation split")
     done = run_on(records, "--train_batch_size=4", "--explain")
+    assert "evaluation   after the last step, " in done.stdout
+    assert "--validation_fraction=0.1" in done.stderr
+    done = run_on(records, "--train_batch_size=4", "--explain", "--mode=train")
     assert "evaluation   none\n" in done.stdout
+    assert "--validation_fraction" not in done.stderr
 
 
 def test_own_images_are_planned_by_their_number_and_sizes(run, records, tmp_path):
