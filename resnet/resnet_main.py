@@ -239,6 +239,7 @@ def resolve_settings(
         recipe = run_plan.fitted(recipe, contents)
         config = dataclasses.replace(
             resolve(recipe, overrides, split.num_examples, contents.class_names),
+            median_side=contents.median_side,
             **record_sets.digests(record_set),
         )
         is_first = communicator.rank == 0

@@ -45,6 +45,8 @@ class Config(TrainingSettings):
     train_records_sha256: str = ""
     initial_weights_sha256: str = ""
     validation_records_sha256: str = changeable_setting("", flag=None)
+    # The median of the images' shorter sides, which the recipe `own` follows from.
+    median_side: int = changeable_setting(0, flag=None)
     accumulation_steps: int = setting(
         1,
         "The micro-batches per rank and step that gradients are accumulated over.",

@@ -8,6 +8,7 @@ from resnet.base import settings
 from resnet.base.errors import UserError
 from resnet.config import recipe_file
 from resnet.config.config import Config
+from resnet.config.recipes import own
 from resnet.config.resolve import resolve
 from resnet.report import story, words
 from resnet.report.charts import Table
@@ -111,8 +112,10 @@ def _against_recipe(run: RunFolder, has_others: bool) -> str | Table:
 def _of_recipe(config: Config) -> Config | None:
     """Returns the settings of the recipe on the run's data; None if it isn't known."""
     try:
+        num_images, num_classes = config.num_train_examples, config.num_classes
         recipe = recipe_file.get(config.recipe)
-        return resolve(recipe, {}, config.num_train_examples, config.class_names)
+        recipe = own.fitted(recipe, num_images, num_classes, config.median_side)
+        return resolve(recipe, {}, num_images, config.class_names)
     except (UserError, OSError, ValueError, TypeError):
         return None
 

@@ -14,6 +14,7 @@ from resnet.config.recipe import Recipe
 from resnet.config.recipes import imagenette, own
 from resnet.config.resolve import resolve
 from resnet.config.rules import check_start
+from resnet.report import settings
 
 NAMES = functools.partial(map, "class {}".format)
 
@@ -110,3 +111,9 @@ def test_it_is_fitted_to_a_set_whose_sizes_are_known():
     assert own.fitted(renamed, 900, 3, 0) is renamed
     with pytest.raises(UserError, match=r"has no median_side\. Convert"):
         own.fitted(own.OWN, 900, 3, 0)
+
+
+def test_a_report_compares_a_run_with_what_its_recipe_was_for_its_data():
+    config = run_of(own.recipe_for(900, 3, 240), 3)
+    assert settings._of_recipe(dataclasses.replace(config, median_side=240)) == config
+    assert settings._of_recipe(config) is None  # Its sizes aren't known.
