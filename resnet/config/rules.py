@@ -383,13 +383,15 @@ def check_ranks(config: Config, num_ranks: int) -> None:
     parts = num_ranks * config.accumulation_steps
     if batch % parts:
         below = batch - batch % parts
-        sizes = f"{below} or {below + parts}" if below else f"{parts}"
+        most = config.num_train_examples
+        sizes = [str(size) for size in (below, below + parts) if 0 < size <= most]
+        advice = f"Use {' or '.join(sizes)}" if sizes else "Start fewer ranks"
         steps = config.accumulation_steps
         times = f" times --accumulation_steps={steps}" if steps > 1 else ""
         ranks = "workers" if config.is_async else "ranks"
         raise UserError(
             f"--train_batch_size must be a multiple of the number of {ranks}{times};"
-            f" got train_batch_size={batch}, {num_ranks} {ranks}. Use {sizes}."
+            f" got train_batch_size={batch}, {num_ranks} {ranks}. {advice}."
         )
     # The features of a ResNet's last stage have 1/32 of the side of the images.
     has_single_values = MODELS[config.model].has_parts and any(

@@ -114,7 +114,7 @@ def test_own_images_are_planned_by_their_number_and_sizes(run, records, tmp_path
     assert done.returncode == 0, done.stderr
     assert "global batch 8 = 2 rank(s) x 4" in done.stdout
     assert "image size 40: the median" in done.stdout
-    assert_refused(run(*flags, "--recipe=own", "--num_ranks=16"), "Use 16")
+    assert_refused(run(*flags, "--recipe=own", "--num_ranks=16"), "Start fewer ranks")
 
 
 def test_without_a_recipe_a_small_set_is_told_the_fitting_one(run, records, tmp_path):

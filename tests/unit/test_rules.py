@@ -260,6 +260,11 @@ def test_the_suggested_batches_are_those_next_to_the_one_given():
         check_ranks(tpu_with(global_batch_size=250), 4)
     with pytest.raises(UserError, match=r"Use 4\."):
         check_ranks(tpu_with(global_batch_size=3), 4)
+    few = tpu_with(global_batch_size=8, num_train_examples=10)
+    with pytest.raises(UserError, match=r"Use 6\."):  # 12 are more than there are.
+        check_ranks(few, 6)
+    with pytest.raises(UserError, match=r"got .*16 ranks. Start fewer ranks\."):
+        check_ranks(few, 16)
     config = tpu_with(global_batch_size=24, accumulation_steps=3)
     check_ranks(config, 4)
     with pytest.raises(UserError, match=r"times --accumulation_steps=3.*Use 15 or 30"):
