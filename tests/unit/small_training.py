@@ -1,21 +1,28 @@
 """A run of 6 steps on 12 images in this process, for tests of the training loop."""
 
 import io
+import itertools
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
+import tensorflow as tf
 from PIL import Image
 
 from data_prep.records import manifest
 from resnet.checkpoint import tensors
 from resnet.config.config import Config, save_config
+from resnet.config.phases import Phase
 from resnet.data import record_files
+from resnet.data.input_pipeline import Batch
 from resnet.data.record_files import ExampleShard, RecordFiles
+from resnet.exchange.account import ExchangeAccount
 from resnet.metrics import jsonl
 from resnet.runtime.job import Run
 from resnet.training import loop
+from resnet.training.train_step import StepResult
 from tests.unit.jobs import job
 
 NUM_EXAMPLES = 12
@@ -45,6 +52,33 @@ class LeaveAfter:
     def seen(self) -> str:
         self._asked += 1  # Once before the first step, and then in each.
         return "SIGTERM" if self._asked > self._step else ""
+
+
+class QuickStep:
+    """In the place of a step of training: it computes nothing."""
+
+    is_traced = True
+
+    def __init__(self, state: Any, phase: Phase, exchange: Any) -> None:
+        self.phase, self._state = phase, state
+
+    def __call__(
+        self, last: Batch, settings: Any, stop_requested: bool, save_requested: bool
+    ) -> StepResult:
+        self._state.is_whole = False
+        account = ExchangeAccount(0, 0, 0, 0, 0)
+        return StepResult(1.0, 1.0, stop_requested, save_requested, account)
+
+
+@pytest.fixture
+def nothing_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has trainings neither read nor compute, where only what is due matters."""
+    examples = tf.range(6, dtype=tf.int64)
+    batch = Batch(None, None, examples, examples >= 0, None)
+    monkeypatch.setattr(loop, "TrainStep", QuickStep)
+    monkeypatch.setattr(
+        loop.batches, "train_batches", lambda *_: itertools.repeat(batch)
+    )
 
 
 def write_records(

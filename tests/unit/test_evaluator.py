@@ -222,7 +222,7 @@ def first_of(records: RecordFiles, num_examples: int) -> RecordFiles:
 # With 2 examples, some of the ranks have none.
 @pytest.mark.parametrize(
     ("num_ranks", "num_examples", "views", "num_networks"),
-    [(2, 11, "center", 2), (3, 11, "ten_crops", 1), (5, 2, "center", 2)],
+    [(2, 11, "ten_crops", 1), (3, 11, "center", 2), (3, 2, "center", 1)],
 )
 def test_the_ranks_together_count_each_example_once(
     model, evaluator, records, jpegs, num_ranks, num_examples, views, num_networks
@@ -286,8 +286,8 @@ def test_damaged_examples_of_all_ranks_are_left_out_once(
     model, evaluator, two_damaged, jpegs
 ):
     total = np.zeros(6)
-    for rank in range(3):
-        communicator = OneOfRanks(rank, 3, np.array([0, 0, 0, 0, NUM_EXAMPLES, 0]))
+    for rank in range(2):
+        communicator = OneOfRanks(rank, 2, np.array([0, 0, 0, 0, NUM_EXAMPLES, 0]))
         evaluator(communicator, two_damaged, on_bad_record="skip").evaluate()
         total += communicator.values
     top1, top5, _ = expected_of(probabilities(model, crops_of(jpegs))).sums(KEPT)

@@ -16,11 +16,11 @@ from PIL import Image
 from safetensors import safe_open
 
 from data_prep.records import manifest
-from resnet.checkpoint import tensors
+from resnet.checkpoint import restore, tensors
 from resnet.config.config import Config
 from resnet.data.augmentation import preprocessing
 from resnet.evaluation.predictor import Preprocessor
-from resnet.export import end_of_training, formats
+from resnet.export import contents, end_of_training, formats
 from resnet.export.formats import ExportedNetwork
 from resnet.watchdog import history
 from tests.in_process import Done
@@ -53,6 +53,8 @@ FILES = {
     "int8 tflite": ("int8.tflite", ("--precision=int8",)),
     "unfolded safetensors": ("unfolded.safetensors", ("--nofold_batch_norm",)),
 }
+# The others are written as the program does it.
+BY_THE_PROGRAM = ("savedmodel", "int8 onnx", "bf16 keras", "unfolded safetensors")
 
 
 def outputs_of(
@@ -119,10 +121,15 @@ def exports(
     settings = {"ema_decay": 0.9, "data_dir": str(records)}
     config = make_config(12, CLASSES, **settings)
     config = exported_run.save(folder / "run", config, 20)
-    done = {
-        name: exported_run.export(config, name.split()[-1], folder / file, *flags)
-        for name, (file, flags) in FILES.items()
-    }
+    trained, done = restore.load_network(config, folder / "run", 20), {}
+    for name, (file, flags) in FILES.items():
+        kind, path = name.split()[-1], folder / file
+        if name in BY_THE_PROGRAM:
+            done[name] = exported_run.export(config, kind, path, *flags)
+            continue
+        precision = name.split()[0] if " " in name else formats.FLOAT32
+        described = contents.of_run(config, 20, trained.weights, precision)
+        formats.write(kind, trained, described, path)
     split = read_split(manifest.load(str(records), "train"), "train")
     files = [encoded for _, encoded in split]
     decode = preprocessor(config)

@@ -23,6 +23,7 @@ from tests.unit.small_training import (
     SETTINGS,
     assert_same_weights,
     lines,
+    nothing_computed,  # noqa: F401 - pytest finds it.
     write_records,
 )
 
@@ -103,6 +104,7 @@ def test_without_validation_training_images_are_evaluated_at_the_end(
     assert "training images: top-1" in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("nothing_computed")
 def test_an_evaluation_of_outputs_that_are_not_finite_ends_the_run(
     run, tmp_path, monkeypatch
 ):
@@ -134,6 +136,7 @@ class Top1s:
         return Result(self.left.pop(0), 1.0, loss=penalty, cross_entropy=0.0, count=12)
 
 
+@pytest.mark.usefixtures("nothing_computed")
 def test_a_run_ends_when_it_is_good_enough_and_then_has_nothing_left_to_do(
     run, tmp_path, monkeypatch
 ):
@@ -152,6 +155,7 @@ def test_a_run_ends_when_it_is_good_enough_and_then_has_nothing_left_to_do(
     assert run_with(0.75, 0.8, 0.5, 0.25, stop_at_top1=0.9375) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.usefixtures("nothing_computed")
 def test_a_trial_is_evaluated_only_if_it_is_asked_to(run, tmp_path, monkeypatch):
     facts = {"model": smallest.NETWORK, "mode": "train_and_eval"}
     evaluator = Top1s(0.25)
@@ -170,6 +174,7 @@ class Fails(Top1s):
         raise KeyboardInterrupt
 
 
+@pytest.mark.usefixtures("nothing_computed")
 def test_an_evaluation_that_was_interrupted_is_done_again_and_no_step_with_it(
     run, tmp_path, monkeypatch
 ):
