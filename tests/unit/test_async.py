@@ -218,7 +218,7 @@ class Simulation:
             self.bound.finish(number)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(BOUNDS, SCHEDULES)
 def test_no_update_is_staler_than_the_bound(bound, schedule):
     simulation = Simulation(bound)

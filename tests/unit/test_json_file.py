@@ -150,7 +150,7 @@ PARTS = st.sampled_from(
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), PARTS), max_size=4), st.floats(0, 1))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_file_is_read_or_refused_in_one_sentence(tmp_path, edits, length):
     config = resolve(RECIPES["digits"], {"model_dir": str(tmp_path)}, 1437, ("a", "b"))
     save_config(config)

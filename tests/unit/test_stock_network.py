@@ -133,15 +133,15 @@ def test_bf16_computes_in_bfloat16_and_ends_in_float32():
 
 
 def test_a_counterpart_that_misses_something_is_found(monkeypatch):
-    network = built("resnet9", 32)
+    network = built("alexnet_bn", 32)
     pool = keras.layers.MaxPooling2D
     monkeypatch.setattr(
         stock_network.stock,
         "MaxPooling2D",
         lambda **options: pool(**{**options, "padding": "valid"}),
     )
-    contents = described("resnet9", "float32", True, 33)
+    contents = described("alexnet_bn", "float32", True, 33)
     with pytest.raises(RuntimeError, match="must compute the probabilities"):
-        stock_network.build(built("resnet9", 33), contents)
-    contents = described("resnet9", "float32", True, 32)
+        stock_network.build(built("alexnet_bn", 33), contents)
+    contents = described("alexnet_bn", "float32", True, 32)
     stock_network.build(network, contents)  # There are no borders.
