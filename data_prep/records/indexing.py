@@ -5,9 +5,8 @@ import errno
 import itertools
 import os
 import pathlib
-import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,8 +85,6 @@ def make_if_missing(
         report(f"indexing the {num_files:,} record files in {layout.root} (only once)")
         scanned = _scan(layout, lambda number: file_begins(number, num_files))
         if manifest.find(data_dir) is None:
-            for warning in _warnings(layout, scanned):
-                report(f"warning: {warning}")
             try:
                 index_dir = _save_where_allowed(layout, scanned)
             except UserError:  # A manifest that is there is never replaced.
@@ -205,34 +202,6 @@ def _are_equal_chunks(counts: Sequence[int]) -> bool:
             return False
         rest -= count
     return True
-
-
-def _warnings(layout: Layout, scanned: dict[str, list[ScannedFile]]) -> Iterator[str]:
-    """Yields warnings about a set whose records can all be read."""
-    for split, files in scanned.items():
-        if split in layout.num_records:
-            continue  # The counts match those of dataset_info.json.
-        counts = [file.num_records for file in files]
-        median = statistics.median(counts)
-        small = [file for file in files if 2 * file.num_records < median]
-        if small and not _are_equal_chunks(counts):
-            yield (
-                f"{len(small):,} of the {len(files):,} files of split {split} have less"
-                f" than half as many records as most; the first one, {small[0].path},"
-                f" has {small[0].num_records:,}, the median is {median:,.0f}. If they"
-                " were cut, copy them again and delete the index."
-            )
-    if layout.class_names is None:
-        files = _all_files(scanned)
-        labels = np.unique(np.concatenate([file.labels for file in files]))
-        num_classes = int(labels[-1]) + (labels[0] == 0)
-        if 2 * len(labels) < num_classes:
-            yield (
-                f"{num_classes - len(labels):,} of the {num_classes:,} classes have no"
-                f" example; {_place_of(int(labels[-1]), files)} has the largest label,"
-                f" {labels[-1]:,}. If it is wrong, the network gets classes that don't"
-                " exist: create the records again."
-            )
 
 
 def _place_of(label: int, files: Sequence[ScannedFile]) -> str:
