@@ -56,12 +56,14 @@ def open_raw_data(
         converted = {*files, *image_folders, path}
         warnings = (*source.warnings, *_warnings(root, converted))
         return dataclasses.replace(source, warnings=warnings)
+    advice = folders.advice(root) or (
+        f" Nor is there a folder named {', '.join(folders.SPLIT_NAMES[VALIDATION])}, or"
+        f" {archives.TRAIN_ARCHIVE}, {archives.VALIDATION_ARCHIVE} or"
+        f" {' or '.join(cifar10.ARCHIVES)}: name another folder."
+    )
     raise UserError(
         f"expected images in train/<class>/ or <class>/ of at least two classes in"
-        f" {root}, a folder named {', '.join(folders.SPLIT_NAMES[VALIDATION])}, or"
-        f" {archives.TRAIN_ARCHIVE}, {archives.VALIDATION_ARCHIVE} or"
-        f" {' or '.join(cifar10.ARCHIVES)}; it contains none of them."
-        f"{folders.advice(root)}"
+        f" {root}; there are none.{advice}"
     )
 
 
