@@ -19,6 +19,7 @@ import pytest
 
 from launch import topology
 from tests.jobs.conftest import MPIRUN, REPOSITORY
+from tests.processes import write_program
 
 _ROOT = Path(os.environ.get("CLUSTER_PROGRAMS", "/"))
 _LIBRARIES = _ROOT / "usr/lib/x86_64-linux-gnu"
@@ -162,8 +163,7 @@ class Slurm:
             threads=node.threads_per_core,
         )
         (self.folder / "slurm.conf").write_text(text)
-        (self.folder / "task_prolog").write_text(_TASK_PROLOG)
-        (self.folder / "task_prolog").chmod(0o755)
+        write_program((self.folder / "task_prolog"), _TASK_PROLOG)
         controller = _program("usr/sbin", "slurmctld-wlm", "slurmctld")
         node_daemon = _program("usr/sbin", "slurmd-wlm", "slurmd")
         step_daemon = _program("usr/sbin", "slurmstepd-wlm", "slurmd")

@@ -12,6 +12,7 @@ from launch import plan, topology
 from launch.commands import Labels
 from launch.dialects import DIALECTS
 from tests.in_process import run
+from tests.processes import completed
 
 pytestmark = pytest.mark.cluster
 
@@ -29,9 +30,7 @@ def planned(*flags: str) -> dict:
 def launched(
     words: list[str], environment: dict[str, str]
 ) -> subprocess.CompletedProcess:
-    done = subprocess.run(
-        words, env=environment, capture_output=True, text=True, timeout=200, check=False
-    )
+    done = completed(words, env=environment)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -120,9 +119,7 @@ def nodes_of_ranks(
     hosts.write_text("".join(f"{name} slots=8\n" for name in names))
     shown = ["--novm", "--do-not-launch", "--display-devel-map", "--hostfile"]
     words = [words[0], *shown, str(hosts), *words[1:]]
-    done = subprocess.run(
-        words, env=environment, capture_output=True, text=True, timeout=200, check=False
-    )
+    done = completed(words, env=environment)
     found: dict[str, list[int]] = {}
     node = ""
     for line in done.stdout.splitlines():

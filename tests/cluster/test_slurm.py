@@ -11,6 +11,7 @@ from launch import plan, topology
 from launch.commands import Labels
 from launch.dialects import DIALECTS
 from tests.in_process import run
+from tests.processes import write_program
 
 pytestmark = pytest.mark.cluster
 
@@ -127,8 +128,7 @@ def test_a_job_saves_before_its_limit_is_requeued_and_resumes(
     programs = tmp_path / "venv/bin"
     programs.mkdir(parents=True)
     (tmp_path / "out").mkdir()
-    (programs / "python").write_text(TRAINING.format(python=sys.executable))
-    (programs / "python").chmod(0o755)
+    write_program((programs / "python"), TRAINING.format(python=sys.executable))
     ranks = min(len(NODE.cores), 2)
     flags = (*RUN, f"--ranks_per_node={ranks}", "--srun_mpi=pmi2")
     path = tmp_path / "job.slurm"

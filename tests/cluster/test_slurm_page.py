@@ -11,6 +11,7 @@ import pytest
 from launch import plan, topology
 from tests import in_process, smallest
 from tests.jobs.test_pages import commands
+from tests.processes import write_program
 
 pytestmark = pytest.mark.cluster
 
@@ -33,8 +34,7 @@ def environment(tmp_path) -> Path:
         "mpirun": f'#!/bin/sh\nexec {sys.prefix}/bin/mpirun "$@"\n',
         "make": f'#!/bin/sh\n[ "$*" = check ] && exec {check}\n',
     }.items():
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
+        write_program((programs / name), text)
     return tmp_path / "venv"
 
 
@@ -101,8 +101,7 @@ def read(path: Path) -> str:
 def test_a_job_unpacks_its_archive_once_and_runs_from_there(slurm, tmp_path):
     place = tmp_path / "resnet-cpu/.venv/bin"
     place.mkdir(parents=True)
-    (place / "python").write_text('#!/bin/sh\necho "unpacked $1"\n')
-    (place / "python").chmod(0o755)
+    write_program((place / "python"), '#!/bin/sh\necho "unpacked $1"\n')
     (tmp_path / "resnet-cpu/resnet").mkdir()
     archive = tmp_path / "resnet-cpu.tar.gz"
     tar = ["tar", "-czf", str(archive), "-C", str(tmp_path), "resnet-cpu"]

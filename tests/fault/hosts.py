@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.processes import completed, write_program
+
 _LOCK = Path(tempfile.gettempdir()) / "resnet-two-hosts.lock"
 _BRIDGE = "rfbr0"
 _MPIRUN_ADDRESS = "10.78.0.1"
@@ -32,8 +34,7 @@ class Hosts:
 
     def __init__(self, folder: Path) -> None:
         self._launcher = folder / "launcher.sh"
-        self._launcher.write_text(_LAUNCHER)
-        self._launcher.chmod(0o755)
+        write_program(self._launcher, _LAUNCHER)
 
     def launcher_options(self) -> list[str]:
         """Returns the options by which mpirun reaches the hosts.
@@ -119,4 +120,4 @@ def _remove() -> None:
 
 
 def _run(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True, text=True)
+    completed(words, check=True)

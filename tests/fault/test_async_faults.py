@@ -16,6 +16,7 @@ from resnet.watchdog import history
 from tests.fault.conftest import FLAGS, STALL_SECONDS
 from tests.fault.impatient_main import LIMIT_SECONDS
 from tests.fault.job import MPIRUN, REPOSITORY, Job
+from tests.processes import write_program
 
 pytestmark = pytest.mark.fault
 
@@ -138,8 +139,7 @@ def test_the_ranks_go_round_the_hosts_of_a_file(
     """Ranks 0 and 2 (coordinator, worker 0) are on one host, 1 and 3 on the other."""
     wrapper = tmp_path / "mpirun"  # With the options that reach simulated hosts.
     options = shlex.join(hosts.launcher_options())
-    wrapper.write_text(f'#!/bin/sh\nexec {MPIRUN} {options} "$@"\n')
-    wrapper.chmod(0o755)
+    write_program(wrapper, f'#!/bin/sh\nexec {MPIRUN} {options} "$@"\n')
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     file = tmp_path / "hosts"
     file.write_text("\n".join(hosts.names))

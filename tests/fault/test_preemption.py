@@ -12,6 +12,7 @@ from resnet.checkpoint import tensors
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from tests.fault.conftest import LARGE_CHECKPOINTS
+from tests.processes import completed
 
 pytestmark = pytest.mark.fault
 
@@ -164,11 +165,7 @@ def test_a_second_job_in_the_same_folder_is_refused(start, outcome):
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(start, model_dir, outcome):
     """Needs root: the disk is a small tmpfs."""
     model_dir.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=140m", "tmpfs", model_dir],
-        capture_output=True,
-        text=True,
-    )
+    mounted = completed(["mount", "-t", "tmpfs", "-o", "size=140m", "tmpfs", model_dir])
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr}")
     try:

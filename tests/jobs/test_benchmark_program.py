@@ -9,20 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests import smallest
+from tests.processes import completed
 
 PROGRAM = Path(__file__).resolve().parents[2] / "eval" / "benchmark.py"
 TINY = (smallest.FLAG, "--image_size=32", "--batch_size=2", "--steps=2")
 
 
 def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, PROGRAM, *arguments],
-        capture_output=True,
-        text=True,
-        cwd="/",
-        timeout=200,
-        check=False,
-    )
+    return completed([sys.executable, PROGRAM, *arguments], cwd="/")
 
 
 def test_the_program_measures_and_prints_json_last():

@@ -10,18 +10,14 @@ import pytest
 
 from tests import smallest
 from tests.in_process import assert_refused, run
+from tests.processes import completed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def run_program(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, REPOSITORY / "eval" / "lab" / name, *arguments],
-        capture_output=True,
-        text=True,
-        cwd="/",
-        timeout=200,
-        check=False,
+    return completed(
+        [sys.executable, REPOSITORY / "eval" / "lab" / name, *arguments], cwd="/"
     )
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import completed, write_program
+
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 SITE_PACKAGES = f"lib/{VERSION}/site-packages"
@@ -57,14 +59,13 @@ class Clone:
         metadata.write_text(METADATA.format(name=name))
         program = self.environment / "bin" / name
         interpreter = f"'''exec' \"{self.environment}/bin/python\" \"$0\" \"$@\"\n' '''"
-        program.write_text(f"#!/bin/sh\n{interpreter}\nimport {name}\n")
-        program.chmod(0o755)
+        write_program(program, f"#!/bin/sh\n{interpreter}\nimport {name}\n")
         record = f"{name}.py,,\n{name}-1.dist-info/METADATA,,\n../../../bin/{name},,\n"
         (packages / f"{name}-1.dist-info/RECORD").write_text(record)
 
     def pack(self, target: Path) -> subprocess.CompletedProcess[str]:
         words = [".venv/bin/python", "install/bundle.py", str(target)]
-        return subprocess.run(words, cwd=self.folder, capture_output=True, text=True)
+        return completed(words, cwd=self.folder)
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +85,7 @@ def packed(tmp_path_factory) -> tuple[Clone, Path]:
 
 def run(*words: str | Path, **variables: str) -> str:
     environment = {"PATH": os.defpath, **variables}
-    done = subprocess.run(
-        words, env=environment, cwd="/", capture_output=True, text=True
-    )
+    done = completed(words, env=environment, cwd="/")
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout.strip()
 
@@ -140,7 +139,7 @@ def test_what_cannot_be_packed_is_refused_and_leaves_no_archive(tmp_path):
     clone = Clone(tmp_path)
     other = [Path(sys.base_prefix, "bin", VERSION), clone.folder / "install/bundle.py"]
     outside = [*other, tmp_path / "one.tar"]
-    of_no_environment = subprocess.run(outside, capture_output=True, text=True)
+    of_no_environment = completed(outside)
     of_another_ending = clone.pack(tmp_path / "one.zip")
     (clone.folder / "LICENSE").unlink()
     for done, words in (

@@ -2,7 +2,6 @@ import io
 import os
 import re
 import shlex
-import subprocess
 
 from PIL import Image
 
@@ -17,6 +16,7 @@ from tests.converter_program import (
     run,
     write,
 )
+from tests.processes import completed
 from tests.record_reader import read_examples
 
 
@@ -62,9 +62,7 @@ def test_the_command_that_is_suggested_trains_ten_grey_images(tmp_path):
     assert done.returncode == 0, done.stderr
     (command,) = re.findall(r"^next: +(.*)$", done.stdout, re.M)
     words = [*shlex.split(command), "--stop_after_steps=1"]
-    trained = subprocess.run(
-        words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200
-    )
+    trained = completed(words, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert load_config(str(tmp_path / "MODEL")).recipe == "own"
 

@@ -1,7 +1,6 @@
 """Compiled ops where memory is short, and on hostile inputs under sanitizers."""
 
 import resource
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from resnet import native
+from tests.processes import completed
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,9 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_no_input_misuses_memory_or_gives_other_values(tmp_path):
     words = ["make", "-f", "tests/native/Makefile", f"BUILD={tmp_path}", "CASES=5000"]
-    done = subprocess.run(
-        words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
-    )
+    done = completed(words, cwd=ROOT, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5000 cases, no failure" in done.stdout
 

@@ -14,6 +14,7 @@ from launch import plan, topology
 from tests import smallest
 from tests.in_process import run
 from tests.jobs.conftest import MPIRUN, REPOSITORY
+from tests.processes import completed, write_program
 
 pytestmark = pytest.mark.multiprocess
 
@@ -38,13 +39,7 @@ def launch(words: list[str], **environment: str) -> subprocess.CompletedProcess:
     """Runs a command with this environment's mpirun."""
     path = f"{MPIRUN.parent}:{os.environ['PATH']}"
     known = {"PATH": path, "PYTHONPATH": str(REPOSITORY), "HYDRA_LAUNCHER": "fork"}
-    done = subprocess.run(
-        words,
-        env={**os.environ, **known, **environment},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    done = completed(words, env={**os.environ, **known, **environment})
     assert done.returncode == 0, done.stderr
     return done
 
@@ -109,8 +104,7 @@ def test_hosts_are_probed_by_the_launcher(tmp_path, monkeypatch):
 
 def test_a_job_of_lsf_runs_by_its_blaunch(tmp_path):
     blaunch = tmp_path / "blaunch"
-    blaunch.write_text(BLAUNCH)
-    blaunch.chmod(0o755)
+    write_program(blaunch, BLAUNCH)
     values = planned("--probe", "--launcher=lsf", *RUN, "--ranks_per_node=2")
     job = {"LSB_MCPU_HOSTS": f"{os.uname().nodename} 2", "LSF_BINDIR": str(tmp_path)}
     path = f"{tmp_path}:{MPIRUN.parent}:{os.environ['PATH']}"
@@ -185,7 +179,7 @@ def test_records_are_staged_by_hydra(records, tmp_path):
     program = str(REPOSITORY / "launch/jobs/stage.sh")
     parts = [str(MPIRUN), "-np", "2", program, str(records), str(local), "2"]
     assert len(list(records.glob("validation/*"))) < 2
-    refused = subprocess.run(parts, capture_output=True, text=True, check=False)
+    refused = completed(parts)
     assert refused.returncode == 2
     assert "fewer than the 2 nodes" in refused.stderr
     launch([*parts[:2], "1", *parts[3:6], "1"])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests import console_scripts, in_process
 from tests.in_process import assert_refused
+from tests.processes import completed
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = console_scripts.modules()
@@ -21,9 +22,7 @@ def run_all(
     """Returns the ends of commands, of which two run at a time."""
 
     def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False
-        )
+        return completed(command, cwd=cwd)
 
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(run, commands))

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import in_process
+from tests.processes import completed
 
 pytestmark = pytest.mark.multiprocess
 
@@ -68,11 +68,5 @@ def test_the_lines_of_python_about_metrics_run():
     page = (REPOSITORY / "docs" / "run_folder.md").read_text()
     (snippet,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     snippet = snippet.replace("MODEL", "docs/curves/imagenette")
-    run = subprocess.run(
-        [sys.executable, "-c", snippet],
-        cwd=REPOSITORY,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    run = completed([sys.executable, "-c", snippet], cwd=REPOSITORY, check=True)
     assert float(run.stdout) == pytest.approx(0.7261, abs=1e-4)

@@ -1,7 +1,8 @@
 """The memory of tensors, in processes of their own: each chooses its allocator once."""
 
-import subprocess
 import sys
+
+from tests.processes import completed
 
 _PROGRAM = """
 import resource
@@ -24,7 +25,7 @@ def _page_faults(monkeypatch, **variables):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     command = [sys.executable, "-c", _PROGRAM]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = completed(command)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 

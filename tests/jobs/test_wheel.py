@@ -13,6 +13,7 @@ import pytest
 
 import resnet
 from tests import console_scripts
+from tests.processes import completed
 
 ROOT = Path(__file__).resolve().parents[2]
 # Starts each program in a process of its own, which has what all import already.
@@ -58,9 +59,7 @@ def copy_project(folder: Path) -> None:
 
 def build(clone: Path, *program: str) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, *program, "--quiet", "bdist_wheel", "--dist-dir=out"]
-    return subprocess.run(
-        words, cwd=clone, capture_output=True, text=True, check=False, timeout=200
-    )
+    return completed(words, cwd=clone)
 
 
 @pytest.fixture(scope="module")
@@ -107,14 +106,8 @@ def test_the_commands_of_a_wheel_run_its_programs(wheel, tmp_path):
     assert {script.name for script in scripts} == set(modules)
 
     programs = [f"{script.module}:{script.attr}" for script in scripts]
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", RUN_ALL, *programs],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
+    done = completed(
+        [sys.executable, "-S", "-c", RUN_ALL, *programs], cwd=tmp_path, env=environment
     )
     assert (done.returncode, done.stderr) == (0, "")
     expected = [
@@ -155,13 +148,9 @@ def test_the_types_of_a_wheel_are_seen(wheel, tmp_path):
         (packages / name).symlink_to(wheel / name)
     (tmp_path / "program.py").write_text(PROGRAM)
     python = f"--python-executable={tmp_path / 'env' / 'bin' / 'python'}"
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-m", "mypy", python, "--cache-dir=cache", "program.py"],
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
     )
     assert 'Revealed type is "resnet.api.Network"' in done.stdout, done.stdout
     assert "list[resnet.api.Prediction]" in done.stdout
@@ -173,14 +162,10 @@ def test_a_wheel_suggests_its_commands(wheel, tmp_path):
     text = (
         "from resnet.base import commands as c; print(c.command('resnet-eval', 'a b'))"
     )
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-S", "-c", text],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(wheel), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
     )
     folder = shlex.quote(str(Path(sys.executable).parent))
     assert done.stdout == f"{folder}/resnet-eval 'a b'\n", done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import smallest
+from tests.processes import completed
 
 pytestmark = pytest.mark.offline
 
@@ -35,12 +36,10 @@ def run_offline(
     text = INSIDE.format(hidden=" ".join(f"'{path}'" for path in hidden))
     namespaces = ["unshare", "--map-root-user", "--net", "--mount"]
     words = [*namespaces, "bash", "-c", text, "-", "bash", "-euo", "pipefail", "-c"]
-    return subprocess.run(
+    return completed(
         [*words, script],
         cwd=folder,
         env={"PATH": os.defpath, "HOME": str(folder), **variables},
-        capture_output=True,
-        text=True,
     )
 
 
@@ -51,7 +50,7 @@ def archive(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("bundle") / f"resnet-cpu{ending}"
     started = time.monotonic()
     words = [sys.executable, REPOSITORY / "install/bundle.py", path]
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = completed(words)
     assert done.returncode == 0, done.stderr
     print(f"{done.stdout.strip()}, {time.monotonic() - started:.1f} s")
     return path

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import completed
+
 pytestmark = pytest.mark.offline
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -21,13 +23,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 def install(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Returns the end of install.sh in a clone."""
-    return subprocess.run(
+    return completed(
         ["bash", str(folder / "install/install.sh")],
         cwd=folder,
         env={**os.environ, "PATH": os.defpath, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 
@@ -159,14 +158,7 @@ def test_a_library_of_other_sources_does_not_stay_without_a_compiler(clone):
     kept, text = library.read_bytes(), source.read_text()
     source.write_text(f"{text}// Changed.\n")
     words = ["bash", "install/build_native.sh", ".venv"]
-    done = subprocess.run(
-        words,
-        cwd=clone,
-        env={**os.environ, "CXX": "/no/such/g++"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = completed(words, cwd=clone, env={**os.environ, "CXX": "/no/such/g++"})
     assert done.returncode == 1
     assert "'/no/such/g++' can't be run" in done.stderr
     assert not library.exists()
@@ -179,16 +171,14 @@ def test_fast_math_does_not_compile():
     header = REPOSITORY / "resnet/native/bf16.h"
     command = ("g++", "-std=c++17", "-fsyntax-only", "-x", "c++", str(header))
     for options, is_compiled in ([], True), (["-ffast-math"], False):
-        done = subprocess.run(
-            [*command, *options], capture_output=True, text=True, check=False
-        )
+        done = completed([*command, *options])
         assert (done.returncode == 0) == is_compiled
         assert ("without -ffast-math" in done.stderr) != is_compiled
 
 
 def test_a_built_horovod_is_kept_and_used_again(clone):
     script = ["bash", "install/build_horovod.sh", str(clone / ".venv")]
-    done = subprocess.run(script, cwd=clone, capture_output=True, text=True)
+    done = completed(script, cwd=clone)
     assert done.returncode == 0, done.stderr
     assert re.search(r"horovod-.*\.whl$", done.stdout.strip())
     assert "compiling" not in done.stdout

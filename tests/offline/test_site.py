@@ -1,10 +1,11 @@
 """The site that `make docs` builds opens without a network."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.processes import completed
 
 pytestmark = pytest.mark.offline
 
@@ -13,9 +14,7 @@ REMOTE = re.compile(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=.?(?:https?:)
 
 
 def test_no_page_of_the_site_loads_anything_from_elsewhere():
-    done = subprocess.run(
-        ["make", "docs"], cwd=REPOSITORY, capture_output=True, text=True
-    )
+    done = completed(["make", "docs"], cwd=REPOSITORY)
     assert done.returncode == 0, done.stdout + done.stderr
     site = REPOSITORY / "build/site"
     pages = {str(page.relative_to(site)): page for page in site.rglob("*.html")}

@@ -6,7 +6,6 @@ examples.
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from eval import resnet_eval
 from resnet import resnet_main
 from resnet.data import example_order
 from tests import damaged_record, smallest, tiny_set
+from tests.processes import completed
 
 BATCH = 6
 NUM_EXAMPLES = 24
@@ -145,11 +145,9 @@ def make_nodes(raw: Path, tmp_path: Path) -> tuple[Path, Path]:
     nodes = tmp_path / "node0", tmp_path / "node1"
     program = (sys.executable, tiny_set.REPOSITORY / "launch/place_shards.py")
     for number, node in enumerate(nodes):
-        listed = subprocess.run(
+        listed = completed(
             [*program, f"--data_dir={whole}", "--num_nodes=2", f"--node={number}"],
             check=True,
-            capture_output=True,
-            text=True,
         )
         for name in listed.stdout.splitlines():
             (node / name).parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from resnet.config import networks
 from resnet.config.config import Config, save_config
 from resnet.runtime import precision
 from tests import in_process
+from tests.processes import completed
 from tests.unit import exported_run
 
 pytestmark = pytest.mark.usefixtures("one_block")
@@ -57,9 +57,7 @@ def test_importing_the_package_loads_neither_tensorflow_nor_flags():
         "print(sorted(slow & set(sys.modules)));"
         "resnet.network_names(); print('tensorflow' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
-    )
+    done = completed([sys.executable, "-c", code], cwd=ROOT)
     assert (done.stdout, done.stderr) == ("[]\nFalse\n", "")
     with pytest.raises(AttributeError, match="no attribute 'nothing_such'"):
         _ = resnet.nothing_such

@@ -12,6 +12,7 @@ import pytest
 from launch import plan
 from launch.dialects import DIALECTS
 from tests.in_process import run
+from tests.processes import completed
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ("--num_nodes=4", "--sockets=2", "--cores_per_socket=24")
@@ -137,7 +138,7 @@ def test_the_clock_of_pbs_counts_the_time_of_staging_and_signals_the_launcher(si
     (line,) = re.findall(r"^left=.*$", text, flags=re.M)
     for seconds, left in ((600, "85680"), (90_000, "0")):
         told = f"SECONDS={seconds}; {line}; echo $left"
-        done = subprocess.run(["bash", "-c", told], capture_output=True, text=True)
+        done = completed(["bash", "-c", told])
         assert done.stdout == f"{left}\n"
     text = re.sub(r"^left=.*$", "left=0.2", text, flags=re.M)
     caught = (
@@ -154,7 +155,7 @@ def test_a_hosts_file_with_a_blank_is_one_word(launcher, tmp_path):
     text = script(f"--launcher={launcher}", f"--hosts={hosts}", "--num_nodes=2")
     (line,) = re.findall(r"^launcher=.*$", text, flags=re.M)
     told = f'{line}; printf "%s\\n" "${{launcher[@]}}"'
-    done = subprocess.run(["bash", "-c", told], capture_output=True, text=True)
+    done = completed(["bash", "-c", told])
     assert str(hosts) in done.stdout.splitlines()
 
 
@@ -214,7 +215,7 @@ def test_one_node_unpacks_and_copies_without_a_launcher(site, bundle, tmp_path):
 
 def unpack(archive: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     words = [ROOT / "launch/jobs/unpack.sh", archive, folder]
-    return subprocess.run(words, capture_output=True, text=True, check=False)
+    return completed(words)
 
 
 def test_an_archive_is_unpacked_once_whole_or_not_at_all(bundle, tmp_path):

@@ -19,6 +19,7 @@ from resnet.config.recipes import imagenet
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from resnet.watchdog import history
 from tests.in_process import Done, assert_refused, run
+from tests.processes import write_program
 from tests.unit import machine_trees, planning_page
 
 # It answers for the host that it is asked to run on, and for the ranks of a job; any
@@ -95,8 +96,7 @@ def ranks(names=("a", "b"), node=NODE, changes=None) -> RankReport:
 def check_hosts(tmp_path, monkeypatch):
     """Returns `check_hosts(reports, ranks, *flags)`, which checks by reports."""
     stub = tmp_path / "mpirun"
-    stub.write_text(STUB.format(folder=tmp_path))
-    stub.chmod(0o755)
+    write_program(stub, STUB.format(folder=tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     hosts_file = tmp_path / "hosts"
 
@@ -240,8 +240,9 @@ def test_hosts_of_pbs_look_for_relative_folders_where_the_planner_was_called(
     tmp_path, monkeypatch
 ):
     ssh = tmp_path / "ssh"  # It starts commands in the home folder, as ssh does.
-    ssh.write_text(f"#!/bin/sh\ncd /\necho \"$*\" >> '{tmp_path}/asked'\nexit 255\n")
-    ssh.chmod(0o755)
+    write_program(
+        ssh, f"#!/bin/sh\ncd /\necho \"$*\" >> '{tmp_path}/asked'\nexit 255\n"
+    )
     (tmp_path / "hosts").write_text("a\nb\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.chdir(tmp_path)
@@ -390,8 +391,9 @@ def test_the_manifest_is_compared_without_where_it_came_from(records, tmp_path):
 
 def test_slurm_lists_the_hosts_of_the_job(tmp_path, monkeypatch):
     scontrol = tmp_path / "scontrol"
-    scontrol.write_text('#!/bin/sh\n[ "$*" = "show hostnames n[1-2]" ] && echo n1 n2\n')
-    scontrol.chmod(0o755)
+    write_program(
+        scontrol, '#!/bin/sh\n[ "$*" = "show hostnames n[1-2]" ] && echo n1 n2\n'
+    )
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert hosts.of_job(2, {"SLURM_JOB_NODELIST": "n[1-2]"}) == ["n1", "n2"]
     with pytest.raises(UserError, match="n3, must be listed by `scontrol"):

@@ -1,8 +1,8 @@
 """The recipes of containers copy what a set-up needs, and both the same."""
 
 import re
-import subprocess
 
+from tests.processes import completed
 from tests.sources import ROOT
 
 RECIPES = ROOT / "install/container"
@@ -64,5 +64,5 @@ def test_all_that_make_clean_removes_is_not_copied():
 
 def test_sources_are_copied():
     words = ["git", "-C", str(ROOT), "ls-files"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    done = completed(words, check=True)
     assert [path for path in done.stdout.splitlines() if is_ignored(path)] == []

@@ -4,7 +4,6 @@ Real jobs in a hostile environment are in tests/jobs.
 """
 
 import resource
-import subprocess
 import sys
 import threading
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from resnet.distributed import communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import preemption, program, startup, versions
 from tests.in_process import _environment_kept
+from tests.processes import completed
 from tests.sources import ROOT
 
 NUMBERS = {"num_intra_threads": 22, "num_inter_threads": 2, "kmp_blocktime": 1}
@@ -148,12 +148,10 @@ def test_pip_installs_into_the_environment_from_where_the_site_says(tmp_path):
     settings = "[global]\ntarget = /elsewhere\nindex-url = https://site/simple\n"
     (tmp_path / "pip.conf").write_text(f"{settings}[install]\nuser = true\n")
     script = f". install/pip_settings.sh; take_pip_sources {sys.executable}; env"
-    done = subprocess.run(
+    done = completed(
         ["bash", "-euc", script],
         cwd=ROOT,
         env={"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "PIP_PREFIX": "/x"},
-        capture_output=True,
-        text=True,
         check=True,
     )
     variables = dict(line.split("=", 1) for line in done.stdout.splitlines())

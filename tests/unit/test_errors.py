@@ -3,13 +3,13 @@
 import errno
 import os
 import shlex
-import subprocess
 import sys
 
 import pytest
 
 from resnet.base import errors, interpreter
 from tests.in_process import assert_refused
+from tests.processes import completed
 from tests.sources import ROOT
 
 
@@ -49,26 +49,17 @@ def test_other_errors_stay_as_they_are():
 def test_a_broken_package_is_named_in_one_sentence(tmp_path, program, package, content):
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").write_text(content)
-    done = subprocess.run(
+    done = completed(
         [sys.executable, str(ROOT / program), "--help"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
     )
     assert_refused(done, f"PYTHONPATH names {tmp_path}, which hides packages")
 
 
 def test_a_python_without_the_packages_is_told_of_the_environment(tmp_path):
     """As that of a shell in which nothing is activated, in any folder."""
-    done = subprocess.run(
-        [sys.executable, "-S", str(ROOT / "launch/plan.py"), "--probe"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
+    done = completed(
+        [sys.executable, "-S", str(ROOT / "launch/plan.py"), "--probe"], cwd=tmp_path
     )
     assert_refused(done, "no package absl")
     assert f"source {shlex.quote(str(ROOT / '.venv/bin/activate'))}" in done.stderr

@@ -11,6 +11,7 @@ import pytest
 
 from launch import plan
 from tests import in_process
+from tests.processes import completed
 
 LAUNCH = Path(__file__).resolve().parents[2] / "launch" / "jobs"
 NAMES = ("train_256_nodes_24k", "train_64_nodes_collapse", "eval_one_node")
@@ -49,13 +50,8 @@ def environment(site, **changes) -> dict[str, str]:
 
 
 def run_script(site, name, *arguments, **changes):
-    return subprocess.run(
-        ["bash", str(LAUNCH / name), *arguments],
-        env=environment(site, **changes),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
+    return completed(
+        ["bash", str(LAUNCH / name), *arguments], env=environment(site, **changes)
     )
 
 

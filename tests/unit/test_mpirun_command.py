@@ -3,6 +3,7 @@ import pytest
 from launch import mpirun_command
 from launch.hosts import Host
 from resnet.base.errors import UserError
+from tests.processes import write_program
 
 PROGRAM = ("python", "resnet/resnet_main.py", "--model_dir=M", "-np", "7")
 
@@ -88,8 +89,7 @@ def test_all_hosts_are_asked_at_the_same_time(tmp_path):
     stub = tmp_path / "mpirun"  # It answers only once all five have been asked.
     all_asked = '[ "$(ls asked.* | wc -l)" = 5 ] && exit 0'
     wait = f"for try in $(seq 100); do {all_asked}; sleep 0.1; done; exit 1"
-    stub.write_text(f"#!/bin/sh\ncd {tmp_path}; : > asked.$$\n{wait}\n")
-    stub.chmod(0o755)
+    write_program(stub, f"#!/bin/sh\ncd {tmp_path}; : > asked.$$\n{wait}\n")
     assert parse(f"{stub} -hosts a,b,c,d,e -np 5").find_unreachable_hosts() == []
 
 

@@ -2,7 +2,6 @@
 
 import mmap
 import os
-import subprocess
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from resnet import native
+from tests.processes import completed
 
 REFUSED = (tf.errors.InvalidArgumentError, ValueError)
 FARTHEST = 2**63 - 1
@@ -233,7 +233,7 @@ def test_only_regular_files_are_read(tmp_path):
 
 def test_the_library_exports_what_python_calls_alone():
     words = ["nm", "-D", "--defined-only", str(native.OPS_LIBRARY)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    done = completed(words, check=True)
     assert {line.split()[-1] for line in done.stdout.splitlines()} == {
         "resnet_best_instruction_set",
         "resnet_instruction_set",

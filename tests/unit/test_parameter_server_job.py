@@ -6,6 +6,7 @@ import pytest
 
 from launch import parameter_server_job
 from tests.in_process import assert_refused, run
+from tests.processes import write_program
 
 TRAINING = ("python", "resnet/resnet_main.py", "--model_dir=M")
 ASYNC = "--recipe=cifar10_inception_async"
@@ -51,8 +52,7 @@ def test_ranks_go_round_the_hosts_and_one_that_cannot_be_reached_is_refused(
     tmp_path, monkeypatch
 ):
     fake = tmp_path / "mpirun"
-    fake.write_text("#!/bin/sh\ncase $2 in bad) exit 1;; esac\n")
-    fake.chmod(0o755)
+    write_program(fake, "#!/bin/sh\ncase $2 in bad) exit 1;; esac\n")
     started: list[str] = []
 
     def become(program: str, words: list[str]) -> None:

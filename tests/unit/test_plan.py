@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from launch import hosts, plan, topology
 from tests.in_process import Done, assert_refused, run
+from tests.processes import completed, write_program
 from tests.unit import planning_page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,8 +153,7 @@ def host_report(num_cores: int) -> str:
 def probe_all(tmp_path, monkeypatch):
     """Returns a function that plans for hosts with these numbers of cores."""
     mpirun = tmp_path / "mpirun"
-    mpirun.write_text(STUB.format(folder=tmp_path))
-    mpirun.chmod(0o755)
+    write_program(mpirun, STUB.format(folder=tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     def probe_them(*missing: str, **cores: int) -> Done:
@@ -182,8 +181,7 @@ def test_srun_probes_a_host_without_the_limits_of_a_rank(tmp_path, monkeypatch):
     node = tmp_path / "node.json"
     node.write_text(host_report(8))
     srun = tmp_path / "srun"
-    srun.write_text(f"#!/bin/sh\nenv | grep -q _PER_TASK || cat {node}\n")
-    srun.chmod(0o755)
+    write_program(srun, f"#!/bin/sh\nenv | grep -q _PER_TASK || cat {node}\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for name in ("SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SRUN_CPUS_PER_TASK"):
         monkeypatch.setenv(name, "2")
@@ -209,7 +207,7 @@ def test_a_plan_imports_neither_numpy_nor_tensorflow_nor_mpi4py():
     )
     code += "\nfinally: print({'numpy', 'tensorflow', 'mpi4py'} & set(sys.modules))"
     words = [sys.executable, "-c", code, *CLUSTER]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    done = completed(words, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
 
 

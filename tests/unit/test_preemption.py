@@ -9,6 +9,7 @@ from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1
 import pytest
 
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
+from tests.processes import completed
 
 SOON = 30.0
 PROGRAM = """
@@ -134,7 +135,7 @@ def test_a_start_may_ignore_the_hangup_but_not_the_interrupt(start, ignored):
 )
 def test_signals_while_python_ends_do_not_change_the_exit_code(number, words, code):
     words = (sys.executable, "-c", LATE, str(int(number)), *words)
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = completed(words)
     assert done.returncode == code, done.stderr
 
 

@@ -1,16 +1,16 @@
 """What a run notes of its start: command, commit and packages."""
 
 import shlex
-import subprocess
 import sys
 
 from resnet.base import provenance
+from tests.processes import completed
 
 
 def git(folder, *words: str) -> str:
     who = ["-c", "user.name=n", "-c", "user.email=e"]
     command = ["git", "-C", str(folder), *who, *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return completed(command, check=True).stdout
 
 
 def test_the_commit_of_a_clone_says_whether_files_differ_from_it(tmp_path, monkeypatch):

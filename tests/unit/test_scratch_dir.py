@@ -8,6 +8,7 @@ import pytest
 
 from resnet.base.errors import UserError
 from resnet.watchdog import scratch_dir
+from tests.processes import completed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 USE = """
@@ -21,12 +22,10 @@ with tempfile.NamedTemporaryFile(delete=False) as file:
 
 
 def use(tmpdir: str, cwd: Path, end: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return completed(
         [sys.executable, "-c", USE + end],
         env={**os.environ, "TMPDIR": tmpdir, "PYTHONPATH": str(REPOSITORY)},
         cwd=cwd,
-        capture_output=True,
-        text=True,
     )
 
 

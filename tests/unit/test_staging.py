@@ -11,6 +11,7 @@ import pytest
 from launch import place_shards
 from tests.converter_program import encoded_image
 from tests.in_process import run
+from tests.processes import completed, write_program
 from tests.sources import ROOT
 
 
@@ -32,17 +33,14 @@ def quick_python(shared) -> Path:
         flags = f"--num_nodes={parts}", f"--node={node}"
         printed = run(place_shards, f"--data_dir={shared}", *flags).stdout
         (lists / "".join(flags)).write_text(printed)
-    (lists / "python").write_text(f'#!/bin/sh\ncat "{lists}/$3$4"\n')
-    (lists / "python").chmod(0o755)
+    write_program((lists / "python"), f'#!/bin/sh\ncat "{lists}/$3$4"\n')
     return lists
 
 
 def stage(python: Path, shared: Path, local: Path, parts: str, **variables: str):
-    subprocess.run(
+    completed(
         [str(ROOT / "launch/jobs/stage.sh"), str(shared), str(local), parts],
         env={"PATH": f"{python}:{os.defpath}", **variables},
-        capture_output=True,
-        text=True,
         check=True,
     )
 

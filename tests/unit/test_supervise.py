@@ -15,6 +15,7 @@ from resnet.config.config import save_config
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from resnet.watchdog import history
 from tests.in_process import run
+from tests.processes import write_program
 from tests.unit.small_checkpoint import save
 
 LOCKED = '{"step": null, "reason": "one job at a time", "locked": true}'
@@ -44,8 +45,7 @@ def stub(tmp_path):
             "esac",
             "",
         ]
-        program.write_text("\n".join(text))
-        program.chmod(0o755)
+        write_program(program, "\n".join(text))
         return str(program)
 
     return make
