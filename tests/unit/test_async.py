@@ -357,7 +357,7 @@ def test_a_failed_closure_names_the_corrupt_record_wherever_its_error_is_raised(
 def test_a_child_is_lost_the_stall_time_after_its_next_sign_was_due(
     monkeypatch, steps, stall_seconds, silence
 ):
-    program = "import time; print('.', flush=True); time.sleep(60)"
+    program = "import os, time; os.write(1, b'.'); time.sleep(60)"
     monkeypatch.setattr(serving, "_START", program)
     now = [100.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
