@@ -103,8 +103,7 @@ def test_hosts_are_probed_by_the_launcher(tmp_path, monkeypatch):
 
 
 def test_a_job_of_lsf_runs_by_its_blaunch(tmp_path):
-    blaunch = tmp_path / "blaunch"
-    write_program(blaunch, BLAUNCH)
+    write_program(tmp_path / "blaunch", BLAUNCH)
     values = planned("--probe", "--launcher=lsf", *RUN, "--ranks_per_node=2")
     job = {"LSB_MCPU_HOSTS": f"{os.uname().nodename} 2", "LSF_BINDIR": str(tmp_path)}
     path = f"{tmp_path}:{MPIRUN.parent}:{os.environ['PATH']}"

@@ -95,8 +95,7 @@ def ranks(names=("a", "b"), node=NODE, changes=None) -> RankReport:
 @pytest.fixture
 def check_hosts(tmp_path, monkeypatch):
     """Returns `check_hosts(reports, ranks, *flags)`, which checks by reports."""
-    stub = tmp_path / "mpirun"
-    write_program(stub, STUB.format(folder=tmp_path))
+    write_program(tmp_path / "mpirun", STUB.format(folder=tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     hosts_file = tmp_path / "hosts"
 
@@ -390,9 +389,9 @@ def test_the_manifest_is_compared_without_where_it_came_from(records, tmp_path):
 
 
 def test_slurm_lists_the_hosts_of_the_job(tmp_path, monkeypatch):
-    scontrol = tmp_path / "scontrol"
     write_program(
-        scontrol, '#!/bin/sh\n[ "$*" = "show hostnames n[1-2]" ] && echo n1 n2\n'
+        tmp_path / "scontrol",
+        '#!/bin/sh\n[ "$*" = "show hostnames n[1-2]" ] && echo n1 n2\n',
     )
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert hosts.of_job(2, {"SLURM_JOB_NODELIST": "n[1-2]"}) == ["n1", "n2"]

@@ -51,8 +51,7 @@ def test_mistakes_are_refused(arguments, sentence):
 def test_ranks_go_round_the_hosts_and_one_that_cannot_be_reached_is_refused(
     tmp_path, monkeypatch
 ):
-    fake = tmp_path / "mpirun"
-    write_program(fake, "#!/bin/sh\ncase $2 in bad) exit 1;; esac\n")
+    write_program(tmp_path / "mpirun", "#!/bin/sh\ncase $2 in bad) exit 1;; esac\n")
     started: list[str] = []
 
     def become(program: str, words: list[str]) -> None:

@@ -152,8 +152,7 @@ def host_report(num_cores: int) -> str:
 @pytest.fixture
 def probe_all(tmp_path, monkeypatch):
     """Returns a function that plans for hosts with these numbers of cores."""
-    mpirun = tmp_path / "mpirun"
-    write_program(mpirun, STUB.format(folder=tmp_path))
+    write_program(tmp_path / "mpirun", STUB.format(folder=tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     def probe_them(*missing: str, **cores: int) -> Done:
@@ -180,8 +179,9 @@ def test_every_host_of_a_file_is_probed(probe_all):
 def test_srun_probes_a_host_without_the_limits_of_a_rank(tmp_path, monkeypatch):
     node = tmp_path / "node.json"
     node.write_text(host_report(8))
-    srun = tmp_path / "srun"
-    write_program(srun, f"#!/bin/sh\nenv | grep -q _PER_TASK || cat {node}\n")
+    write_program(
+        tmp_path / "srun", f"#!/bin/sh\nenv | grep -q _PER_TASK || cat {node}\n"
+    )
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for name in ("SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SRUN_CPUS_PER_TASK"):
         monkeypatch.setenv(name, "2")
