@@ -116,8 +116,7 @@ def test_a_lost_server_ends_the_job_which_resumes(start, model_dir, outcome, num
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rank", "number"),
-    [(0, signal.SIGKILL), (1, signal.SIGSTOP), (2, signal.SIGKILL)],
+    ("rank", "number"), [(0, signal.SIGKILL), (1, signal.SIGSTOP), (2, signal.SIGKILL)]
 )
 def test_a_lost_rank_ends_the_job(start, model_dir, outcome, rank, number):
     job = start(*ASYNC, num_ranks=RANKS)

@@ -114,10 +114,7 @@ def test_a_signal_before_the_first_step_is_heeded(start, model_dir, outcome):
 
 @pytest.mark.parametrize(
     ("number", "times"),
-    [
-        (signal.SIGTERM, 2),
-        pytest.param(signal.SIGUSR1, 1, marks=pytest.mark.slow),
-    ],
+    [(signal.SIGTERM, 2), pytest.param(signal.SIGUSR1, 1, marks=pytest.mark.slow)],
 )
 def test_a_checkpoint_that_is_being_written_is_written_to_its_end(
     start, model_dir, outcome, number, times

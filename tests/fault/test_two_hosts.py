@@ -55,10 +55,7 @@ def test_a_host_that_is_cut_off_ends_the_job_after_the_set_time(
 
 def test_the_supervisor_restarts_without_a_lost_host(start, hosts, model_dir, outcome):
     job = start(
-        supervisor=(
-            *SUPERVISE,
-            *("--max_restarts=2", "--restart_seconds=0.1", "--"),
-        )
+        supervisor=(*SUPERVISE, *("--max_restarts=2", "--restart_seconds=0.1", "--"))
     )
     job.wait_for_step(6)
     hosts.pull_cable("rf1")

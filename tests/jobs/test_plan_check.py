@@ -61,10 +61,7 @@ def test_a_launcher_that_binds_all_ranks_to_a_core_is_found(monkeypatch):
 
 @pytest.mark.parametrize(
     ("transports", "expected"),
-    [
-        ("tcp,self", "TCP by "),
-        ("all", "no TCP and no port of a fabric: shared memory"),
-    ],
+    [("tcp,self", "TCP by "), ("all", "no TCP and no port of a fabric: shared memory")],
 )
 def test_what_carries_the_messages_of_two_hosts_is_found(
     tmp_path, monkeypatch, transports, expected

@@ -58,9 +58,7 @@ def run(
     ends = [one for one in lockstep.gather(own) if one is not None]
     assert {end.returncode for end in ends} == {code}, str(ends)
     return Done(
-        code,
-        "".join(end.stdout for end in ends),
-        "".join(end.stderr for end in ends),
+        code, "".join(end.stdout for end in ends), "".join(end.stderr for end in ends)
     )
 
 

@@ -138,8 +138,7 @@ def test_a_stopped_run_of_compressed_gradients_resumes_bit_for_bit(
 
 
 @pytest.mark.parametrize(
-    "batch_size",
-    [3, pytest.param(200, marks=pytest.mark.ranks(3))],
+    "batch_size", [3, pytest.param(200, marks=pytest.mark.ranks(3))]
 )
 def test_evaluation_counts_every_image_once_on_any_ranks(
     run, records, model_dir, tmp_path, batch_size

@@ -21,13 +21,7 @@ from absl import logging as absl_logging
 from PIL import Image
 
 from data_prep import worker_processes
-from data_prep.records import (
-    class_mixing,
-    indexing,
-    manifest,
-    tf_example,
-    tfrecord,
-)
+from data_prep.records import class_mixing, indexing, manifest, tf_example, tfrecord
 from data_prep.records.manifest import RecordSet
 from resnet.config.config import Config
 from resnet.config.recipes import digits

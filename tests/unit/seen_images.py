@@ -58,10 +58,7 @@ def trained(
 
 
 def evaluated(
-    picture: tf.Tensor,
-    image_size: int,
-    fraction: float,
-    crop: str = "crop_then_resize",
+    picture: tf.Tensor, image_size: int, fraction: float, crop: str = "crop_then_resize"
 ) -> tf.Tensor:
     return preprocessing.eval_image(picture, image_size, fraction, crop)
 

@@ -14,13 +14,7 @@ from resnet.hardware.placement import ProcessInfo
 from resnet.optim.train_state import TrainState
 from resnet.training.train_step import TrainStep, apply_directions
 from tests.unit import one_optimizer
-from tests.unit.one_step import (
-    SETTINGS,
-    batch,
-    gradients_of,
-    in_parts,
-    parts_of,
-)
+from tests.unit.one_step import SETTINGS, batch, gradients_of, in_parts, parts_of
 
 pytestmark = pytest.mark.usefixtures("one_block")
 

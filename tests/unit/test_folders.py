@@ -223,10 +223,7 @@ def test_the_folder_of_a_split_is_read_as_that_and_the_others_are_named(tmp_path
             ["train/a/1.jpg", *(f"val/{c}/1.jpg" for c in "bcdefg")],
             "6 have none: 'b', 'c', 'd', 'e' and 2 more",
         ),
-        (
-            ["a/1.jpg"],
-            r"<class>/ of at least two classes.* images in .*/a, not in",
-        ),
+        (["a/1.jpg"], r"<class>/ of at least two classes.* images in .*/a, not in"),
         (
             ["train/a/1.jpg", "cifar-10-binary.tar.gz"],
             "there are cifar-10-binary.tar.gz and train/. Name a folder with one of",

@@ -271,8 +271,7 @@ def test_a_stale_index_is_to_be_removed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "offsets",
-    [[-5, 10, 0], [0, -(2**63), 0], [0, 0, 0], [0, 20, 0], [0, 10, 1]],
+    "offsets", [[-5, 10, 0], [0, -(2**63), 0], [0, 0, 0], [0, 20, 0], [0, 10, 1]]
 )
 def test_offsets_at_which_no_records_can_be_are_refused(converted_set, offsets):
     record_set = manifest.load(str(converted_set), "train")

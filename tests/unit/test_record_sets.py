@@ -67,9 +67,7 @@ def test_the_index_is_made_by_rank_0_and_then_once_on_each_node(
     makers: list[int] = []
     ranks = threading.local()
     monkeypatch.setattr(
-        indexing,
-        "make_if_missing",
-        lambda data_dir, *_: makers.append(ranks.rank),
+        indexing, "make_if_missing", lambda data_dir, *_: makers.append(ranks.rank)
     )
 
     def open_set(communicator: Communicator, place: ProcessInfo) -> RecordSet:

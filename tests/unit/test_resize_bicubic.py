@@ -78,8 +78,7 @@ def test_an_image_is_resized_as_by_the_formula_and_as_by_stock_ops(
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [((1, 1), (32, 32)), ((375, 500), (224, 224)), ((9, 6), (1, 1))],
+    ("old", "new"), [((1, 1), (32, 32)), ((375, 500), (224, 224)), ((9, 6), (1, 1))]
 )
 def test_images_of_extreme_and_of_usual_sizes_are_resized_alike(old, new):
     assert_resized_alike(noise(*old), new)

@@ -121,9 +121,7 @@ def test_a_run_has_ended_if_nothing_is_left_to_do(
     assert ("25.00%" in text) == (ends and bool(results))
 
 
-def test_initial_weights_may_change_only_after_a_checkpoint_has_replaced_them(
-    tmp_path,
-):
+def test_initial_weights_may_change_only_after_a_checkpoint_has_replaced_them(tmp_path):
     weights, model_dir = tmp_path / "weights.npz", tmp_path / "model"
     weights.write_bytes(b"some")
     given = {"model_dir": str(model_dir), "initial_weights": str(weights)}

@@ -68,10 +68,7 @@ def test_images_are_read_from_the_record_files(data_dir, sets):
         ("a name//", "Parsing builder name string a name// failed"),
         ("unreachable", "'unreachable': no way to example.com"),
         ("sentences", r"Image and one of class Cl.*; its features: text \(Text\)"),
-        (
-            "twice_labelled",
-            "be one of coarse, label of tw.* got none.*tfds_label=coa",
-        ),
+        ("twice_labelled", "be one of coarse, label of tw.* got none.*tfds_label=coa"),
         ("unlabelled_images", "must be from 0 to 2; they are from -1 to -1"),
     ],
 )

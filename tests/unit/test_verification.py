@@ -92,10 +92,7 @@ def example(index, label=1, **changes):
     return tf_example.encode_example(kept)
 
 
-@settings(
-    max_examples=30,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shard=st.integers(0, 2),
     record=st.integers(0, 2),
