@@ -48,9 +48,7 @@ class _Job:
 
 
 def verify(
-    record_set: RecordSet,
-    num_processes: int,
-    report_records: Callable[[int], None],
+    record_set: RecordSet, num_processes: int, report_records: Callable[[int], None]
 ) -> list[Problem]:
     """Reads every byte of a record set and returns its problems by path and offset.
 

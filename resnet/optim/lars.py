@@ -42,6 +42,5 @@ def update(group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings)
 
 
 RULE = Rule(
-    update,
-    decays=lambda name, _: not name.endswith(("/bias", "/gamma", "/beta")),
+    update, decays=lambda name, _: not name.endswith(("/bias", "/gamma", "/beta"))
 )

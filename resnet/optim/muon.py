@@ -169,7 +169,5 @@ def product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
 
 
 RULE = Rule(
-    update,
-    takes=_is_convolution,
-    decays=lambda _, shape: not _is_convolution(shape),
+    update, takes=_is_convolution, decays=lambda _, shape: not _is_convolution(shape)
 )

@@ -6,15 +6,7 @@ bytes, or into tensors whose means over ranks it asks for (`codec.Context.mean`)
 
 from collections.abc import Mapping
 
-from resnet.exchange.codecs import (
-    casts,
-    dgc,
-    powersgd,
-    qsgd,
-    randomk,
-    sparse,
-    terngrad,
-)
+from resnet.exchange.codecs import casts, dgc, powersgd, qsgd, randomk, sparse, terngrad
 from resnet.exchange.codecs.codec import Codec
 
 # What else there is to know of a method is in `resnet.config.compression.METHODS`.

@@ -22,10 +22,7 @@ from resnet.exchange.codecs.codec import Context
 
 
 def first_matrix(
-    settings: CompressionSettings,
-    name: str,
-    shape: Sequence[int],
-    seed: Sequence[int],
+    settings: CompressionSettings, name: str, shape: Sequence[int], seed: Sequence[int]
 ) -> tf.Variable | None:
     """Returns the first Q, `[m, r]` float32; None for a vector.
 

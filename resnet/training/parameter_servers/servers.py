@@ -227,11 +227,7 @@ def apply_update_with_stock_ops(
                 server.applied.scatter_add(tf.IndexedSlices(tf.ones_like(slot), 0)),
             ]
             for weight, velocity, gradient, decays in zip(
-                server.weights,
-                server.velocities,
-                gradients,
-                server.decays,
-                strict=True,
+                server.weights, server.velocities, gradients, server.decays, strict=True
             ):
                 if decays and decay:
                     gradient = gradient + decay * weight

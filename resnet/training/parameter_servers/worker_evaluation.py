@@ -79,8 +79,7 @@ class WorkerEvaluator:
             if result is not None:
                 sums += result.value
                 self._communicator.report_status(
-                    f"evaluating the batch from example {result.number}",
-                    is_timed=False,
+                    f"evaluating the batch from example {result.number}", is_timed=False
                 )
         if stop_requested(self._signals):
             raise Preempted(
