@@ -15,7 +15,7 @@ from resnet.hardware.launchers import LAUNCHERS
 from resnet.metrics.table import SERIES
 
 _BAR_WIDTH = 20
-_SHORTEST_BAR = 4
+_SHORTEST_BAR = 8
 _USUAL_COLUMNS = 80  # For terminals whose width is unknown.
 _PROCESSES = tuple(
     name for launcher in LAUNCHERS.values() for name in launcher.processes

@@ -120,8 +120,7 @@ LONG |= {"time": "1:52:10 left"}
     [
         (199, f"[{'=' * 5}{' ' * 15}] ", set()),
         # Speed and time are last to go.
-        (79, "[==     ] ", {"weight_penalty", "learning_rate", "epoch"}),
-        (70, "", {"weight_penalty", "learning_rate", "epoch"}),
+        (79, "", {"weight_penalty", "learning_rate", "epoch"}),
     ],
 )
 def test_a_line_has_what_fits(width, bar, left_out):
