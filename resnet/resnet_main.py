@@ -167,9 +167,9 @@ def has_ended(prepared: PreparedRun, communicator: Communicator) -> bool:
             text = run_folder.describe_end(config, is_evaluated)
             if text and config.export_dir and not is_exported(config):
                 text = ""
-    if text := communicator.broadcast(text):
+    if text:
         print(text, file=sys.stderr)
-    return bool(text)
+    return communicator.broadcast(bool(text))
 
 
 def train_synchronously(
