@@ -41,8 +41,7 @@ def test_an_unexpected_failure_is_recorded(tmp_path, monkeypatch, capsys):
         communicator.report_status("reading the batch of step 7")
         raise KeyError("no such image")
 
-    for name in ("use_absl_handler", "set_verbosity"):
-        monkeypatch.setattr(program.logging, name, lambda *_: None)
+    monkeypatch.setattr(program, "start_log", lambda verbosity: None)
     monkeypatch.setattr(program.preemption, "ignore_stop_signals", lambda: None)
     with pytest.raises(SystemExit) as end:
         program.run(main, [])
