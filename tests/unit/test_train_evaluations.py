@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from absl import logging
 
 from resnet.checkpoint import tensors
 from resnet.checkpoint.step_dirs import saved_steps
@@ -87,8 +88,9 @@ def test_evaluating_an_average_changes_nothing_about_the_training(
 
 
 def test_without_validation_training_images_are_evaluated_at_the_end(
-    run, averaged, tmp_path, capfd, caplog
+    run, averaged, tmp_path, capfd, monkeypatch
 ):
+    monkeypatch.setattr(logging, "level_info", lambda: True)
     settings = {**NETWORK, "ema_decay": 0.5, "mode": "train_and_eval"}
     assert run(tmp_path, has_validation=False, **settings)
     (line,) = lines(tmp_path, "eval_train")
@@ -97,8 +99,8 @@ def test_without_validation_training_images_are_evaluated_at_the_end(
         assert line[name] == pytest.approx(expected[name], rel=1e-6)
     assert lines(tmp_path, "eval") == lines(tmp_path, "eval_ema") == []
     assert not set(METRICS_KINDS.values()) & set(tensors.load(tmp_path, 6).metadata)
-    assert "training images: top-1" in capfd.readouterr().err
-    assert "--validation_fraction=0.1" in caplog.text
+    assert "training images: top-1" in (printed := capfd.readouterr().err)
+    assert "--validation_fraction=0.1" in printed
     run(tmp_path, has_validation=False, **settings)  # It is done, and says so again.
     assert len(lines(tmp_path, "eval_train")) == 1
     assert "training images: top-1" in capfd.readouterr().err
