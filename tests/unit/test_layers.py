@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from resnet.models import layers
-from resnet.models.options import NormOptions
 from tests.reference.networks import random_images
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}  # Sums of up to some hundred float32 products.
@@ -49,39 +48,12 @@ def test_average_pooling_takes_the_mean_of_the_places_that_there_are(size, dtype
     np.testing.assert_array_equal(tf.cast(gradient, tf.float64), expected_gradient)
 
 
-def test_the_classifier_is_a_mean_and_a_matrix():
-    layer = layers.Classifier(4, seed=2, name="classifier")
-    images = normal(3, 2, 5, 6)
-    first = layer(tf.constant(images))
-    kernel = layer.kernel.numpy()
-    np.testing.assert_allclose(first, images.mean((1, 2)) @ kernel, **CLOSE)
-    bias = np.array([1.0, -2.0, 3.0, 0.5], np.float32)
-    layer.bias.assign(bias)
-    np.testing.assert_allclose(
-        layer(tf.constant(images)), images.mean((1, 2)) @ kernel + bias, **CLOSE
-    )
-
-
 def test_the_classifier_starts_with_small_weights():
     layer = layers.Classifier(1000, seed=2, name="classifier")
     layer.build((None, 7, 7, 64))
     # 64,000 draws: 0.3 % is the standard deviation of their standard deviation.
     assert layer.kernel.numpy().std() == pytest.approx(0.01, rel=0.02)
     assert not layer.bias.numpy().any()
-
-
-def test_layers_compute_in_bfloat16_and_keep_float32():
-    images = tf.cast(normal(2, 6, 6, 8), tf.bfloat16)
-    norm = layers.ConvNorm(4, 3, 1, 0, "conv", NormOptions(momentum=0.9))
-    classifier = layers.Classifier(3, seed=0, name="classifier")
-    normalized = norm(images, tf.ones([2, 6, 6, 4], tf.bfloat16), training=True)
-    pooled = layers.MaxPool(3, 2, name="pool")(normalized)
-    logits = classifier(pooled)
-    assert [x.dtype for x in (normalized, pooled)] == [tf.bfloat16] * 2
-    assert logits.dtype == tf.float32
-    for layer in (norm, classifier):
-        assert {variable.dtype for variable in layer.variables} == {"float32"}
-    assert layers.Cast("bfloat16", name="cast")(tf.ones([1])).dtype == tf.bfloat16
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])

@@ -21,7 +21,7 @@ from unittest import mock
 
 import pytest
 
-from resnet.watchdog import connections, history
+from resnet.watchdog import connections
 from resnet.watchdog.connections import Attempts
 from resnet.watchdog.monitor import Watchdog
 from resnet.watchdog.stalls import Peer
@@ -199,14 +199,6 @@ def test_strangers_leave_open_files_to_others(monitor, monkeypatch):
         )
         monitor.listener.accept()
     assert slept  # Since select returns at once as long as somebody wants to connect.
-
-
-def test_a_defect_of_the_monitor_ends_the_job_and_is_recorded(monitor, tmp_path):
-    with pytest.raises(SystemExit):
-        monitor.fail(KeyError("status"))
-    reason = history.read_failure(tmp_path)["reason"]
-    assert reason == "the watchdog of rank 0 on node0 has failed: KeyError('status')"
-    assert "killed" in monitor.effects
 
 
 def test_who_does_not_know_the_secret_is_not_taken_for_the_monitor(monkeypatch):

@@ -338,3 +338,17 @@ def test_handles_must_be_scalars(name):
     with pytest.raises(REFUSED, match=r"must be (scalars|a scalar)"):
         call_op(server, **{name: handles[name]})
     assert num_updates(server) == 0
+
+
+@pytest.mark.parametrize("twice", [(0, 1), (0, 2), (2, 3), (0, 4), (4, 5), (3, 6)])
+def test_no_variable_is_taken_twice(twice):
+    given = [tf.Variable(tf.ones([3])) for _ in range(6)]
+    given.append(tf.Variable(tf.zeros([9], tf.int64)))
+    given[twice[1]] = given[twice[0]]
+    handles = [variable.handle for variable in given]
+    names = ("variables", "velocities", "averages")
+    changed = {name: handles[2 * i : 2 * i + 2] for i, name in enumerate(names)}
+    ones = [tf.ones([3])] * 2
+    changed |= {"gradients": ones, "statistics": ones, "applied": handles[6]}
+    with pytest.raises(REFUSED, match="must be distinct"):
+        call_op(op_server(), **changed)

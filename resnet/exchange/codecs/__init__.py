@@ -1,4 +1,4 @@
-"""The codecs of compressed gradients, one file a method.
+"""The codecs of compressed gradients.
 
 Nothing here knows Horovod or MPI: a codec turns a vector of this rank into a message of
 bytes, or into tensors whose means over ranks it asks for (`codec.Context.mean`).
@@ -6,7 +6,7 @@ bytes, or into tensors whose means over ranks it asks for (`codec.Context.mean`)
 
 from collections.abc import Mapping
 
-from resnet.exchange.codecs import casts, dgc, powersgd, qsgd, randomk, sparse, terngrad
+from resnet.exchange.codecs import dgc, powersgd, quantized, randomk, sparse
 from resnet.exchange.codecs.codec import Codec
 
 # What else there is to know of a method is in `resnet.config.compression.METHODS`.
@@ -15,10 +15,10 @@ CODECS: Mapping[str, Codec] = {
     "topk": Codec(encode=sparse.encode_topk),
     "thresholdv": Codec(encode=sparse.encode_above_threshold),
     "adaptivethreshold": Codec(encode=sparse.encode_above_half),
-    "terngrad": Codec(encode=terngrad.encode, alignment=lambda *_: 5),
-    "qsgd": Codec(encode=qsgd.encode, alignment=qsgd.alignment),
-    "fp16": Codec(encode=casts.encode_fp16),
-    "bf16": Codec(encode=casts.encode_bf16),
+    "terngrad": Codec(encode=quantized.encode_ternary, alignment=lambda *_: 5),
+    "qsgd": Codec(encode=quantized.encode_qsgd, alignment=quantized.qsgd_alignment),
+    "fp16": Codec(encode=quantized.encode_fp16),
+    "bf16": Codec(encode=quantized.encode_bf16),
     "powersgd": Codec(average=powersgd.average, state=powersgd.first_matrix),
     "dgc": Codec(encode=sparse.encode_topk, memory=dgc.Velocities),
 }
