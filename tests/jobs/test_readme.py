@@ -46,9 +46,9 @@ def small_command(words: list[str], folder: Path, raw: Path) -> list[str]:
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
 def test_the_commands_run(page, run_ranks, records, tmp_path):
     """Those that need no mpirun share this process."""
-    programs = []
+    raw, programs = records.parent / "raw" / "train", []
     for words in commands(page):
-        program, *arguments = small_command(words, tmp_path, records.parent / "raw")
+        program, *arguments = small_command(words, tmp_path, raw)
         if words[0] == "mpirun":
             job = run_ranks(2, program, *arguments)
         else:
