@@ -39,6 +39,7 @@ def small_command(words: list[str], folder: Path, raw: Path) -> list[str]:
     program = next(word for word in words if word.endswith(".py"))
     arguments = words[words.index(program) + 1 :]
     if program == "resnet/resnet_main.py" and "--explain" not in words:
+        arguments = [word for word in arguments if "train_epochs" not in word]
         arguments += SMALL
     return [program, *arguments]
 
