@@ -283,7 +283,8 @@ class Benchmark:
     def step_noise(self) -> float:
         """The standard deviation of a step, from the lowest and highest rate."""
         spread = self.images_per_second * (1 / self.min - 1 / self.max)
-        return estimator.noise_of_range(spread, self.steps)
+        # The mean range of normal numbers is twice their expected maximum.
+        return spread / (2 * estimator.expected_maximum(self.steps))
 
 
 def read_cluster(

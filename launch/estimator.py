@@ -389,14 +389,6 @@ def expected_maximum(number: int) -> float:
     return total * width
 
 
-def noise_of_range(spread: float, number: int) -> float:
-    """Returns the standard deviation of normal numbers, from their range.
-
-    Its mean is twice their expected maximum.
-    """
-    return spread / (2 * expected_maximum(number))
-
-
 def dividing(global_batch_size: int, ranks_per_node: int) -> list[int]:
     """Returns all numbers of nodes up to `MOST_NODES` that divide a batch."""
     numbers = range(1, MOST_NODES + 1)

@@ -28,11 +28,6 @@ def set_process_name(name: str) -> None:
     _LIBC.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
-def process_is_stopped(pid: int) -> bool:
-    """Returns whether a process is stopped by a signal."""
-    return _stat(pid)[:1] in (["T"], ["t"])
-
-
 def parent_of(pid: int) -> int | None:
     """Returns the process id of a process's parent, or None if there is no process."""
     stat = _stat(pid)
@@ -87,7 +82,7 @@ class RankProcess:
     @property
     def is_stopped(self) -> bool:
         """Whether it is stopped by a signal."""
-        return process_is_stopped(self._args.pid)
+        return _stat(self._args.pid)[:1] in (["T"], ["t"])
 
     @property
     def is_orphaned(self) -> bool:

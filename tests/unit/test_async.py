@@ -23,12 +23,13 @@ from resnet.config.resolve import resolve
 from resnet.data import record_files
 from resnet.evaluation.evaluations import is_due_after
 from resnet.hardware.placement import Threads
-from resnet.training.parameter_servers import cluster, roles, serving
+from resnet.training.parameter_servers import roles, serving
 from resnet.training.parameter_servers.closures import (
     Closures,
     Result,
     StalenessBound,
     StalenessLog,
+    _hosts_that_answer,
 )
 from resnet.training.parameter_servers.private_ports import Guard
 from resnet.training.parameter_servers.roles import (
@@ -70,7 +71,7 @@ def test_the_first_address_that_answers_is_taken(ports):
         Endpoint("ps", 0, ["127.0.0.1"], ports[0], b""),
         Endpoint("worker", 0, ["127.0.0.2", "127.0.0.1"], ports[1], b""),
     ]
-    assert cluster._hosts_that_answer(endpoints) == {
+    assert _hosts_that_answer(endpoints) == {
         "ps": {0: f"127.0.0.1:{ports[0]}"},
         "worker": {0: f"127.0.0.1:{ports[1]}"},
     }
@@ -83,7 +84,7 @@ def test_a_server_that_does_not_answer_is_named(ports):
     ]
     words = f"worker 1 must be reachable .* 127.0.0.2, 127.0.0.3, port {ports[1]}"
     with pytest.raises(UserError, match=words):
-        cluster._hosts_that_answer(endpoints)
+        _hosts_that_answer(endpoints)
 
 
 def test_a_server_that_does_not_start_is_named_with_its_reason(monkeypatch):

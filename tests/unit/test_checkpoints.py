@@ -169,19 +169,6 @@ def test_a_ranks_own_state_lies_beside_the_rest(own_state):
     assert tensors.load_rank(own_state, 0, 2) == {}
 
 
-def test_a_run_whose_newest_checkpoint_is_corrupt_still_has_the_ranks_own_state(
-    tmp_path,
-):
-    for step in range(1, 5):
-        own = {"residual/stem": np.float32([step])}
-        folder = tensors.save(tmp_path, Checkpoint(step, SMALL, {}, own), 9)
-    (folder / "rank-00000-of-00001.data-00000-of-00001").write_bytes(b"")
-    assert tensors.load_newest_on_ranks(tmp_path, Communicator(ProcessInfo())).step == 3
-    own = tensors.load_rank(step_dirs.of_step(tmp_path, 3), 0, 1)
-    assert own["residual/stem"].tolist() == [3]
-    assert tensors.load_rank(step_dirs.of_step(tmp_path, 2), 0, 1) == {}
-
-
 @pytest.mark.parametrize("size", [None, 0, 3])
 def test_the_rest_is_not_read_beside_a_rank_file_that_is_gone_or_cut(own_state, size):
     file = own_state / "rank-00000-of-00001.data-00000-of-00001"

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from resnet.config import rounds
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 from resnet.optim.outer_momentum import OuterMomentum
 from resnet.optim.train_state import TrainState
-from tests import local_sgd
 from tests.local_sgd import make_state, phase, train_to, values
 
 ALONE = Communicator(ProcessInfo())
@@ -29,17 +27,6 @@ def test_one_rank_by_itself_trains_as_without_local_steps(changes):
         train_to(state, ALONE, 5)
         ends.append(values(state.model.variables))
     np.testing.assert_array_equal(*ends)
-
-
-def test_a_round_ends_before_the_weights_count_as_equal():
-    state = make_state([phase(8, sync_every=3)])
-    found = []
-    for _ in local_sgd.each_step(state, ALONE):
-        found.append(state.is_synchronized)
-        assert found[-1] is rounds.is_synchronized(state.config.phases, state.step)
-        weights = {name for name in state.own_variables if name.startswith("weight/")}
-        assert bool(weights) is not found[-1]
-    assert found == [False, False, True, False, False, True, False, True]
 
 
 def test_velocities_are_each_ranks_own_only_in_runs_with_local_steps():

@@ -146,7 +146,7 @@ def _coordinate(
     startup.start_tensorflow(job.communicator)
     program.require_exit_at_once()
     from resnet.runtime import precision
-    from resnet.training.parameter_servers import cluster
+    from resnet.training.parameter_servers import closures
     from resnet.training.parameter_servers.training import AsyncTraining
 
     chosen = precision.choose(prepared.config.precision, job.communicator)
@@ -155,7 +155,7 @@ def _coordinate(
     shards = startup.open_shards(prepared.record_set, of_rank_0, job.communicator)
     save_settings(config, workers.num_workers, job.communicator)
     run = prepared.opened(config, shards)
-    connect = functools.partial(cluster.connect, endpoints)
+    connect = functools.partial(closures.connect, endpoints)
     coordinator = preemption.call_until_stopped(connect, job.signals)
     training = AsyncTraining(run, job, coordinator, workers)
     return config, training.run()

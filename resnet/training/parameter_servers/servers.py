@@ -100,16 +100,11 @@ class ServerVariables:
             for ours, theirs in server.pairs:
                 theirs.assign(ours)
 
-    def pull(self) -> None:
-        """Sets the variables of the state to those of the servers."""
+    def pull(self, only_weights: bool = False) -> None:
+        """Sets the variables of the state, or the trainable ones, to the servers'."""
         for server in self.servers:
-            for ours, theirs in server.pairs:
-                ours.assign(theirs.read_value())
-
-    def pull_weights(self) -> None:
-        """Sets only the trainable variables of the state to those of the servers."""
-        for server in self.servers:
-            for ours, theirs in server.pairs[: len(server.weights)]:
+            count = len(server.weights) if only_weights else None
+            for ours, theirs in server.pairs[:count]:
                 ours.assign(theirs.read_value())
 
     def require_updates(self, count: int) -> None:

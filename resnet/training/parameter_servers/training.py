@@ -89,8 +89,7 @@ class AsyncTraining:
                 workers,
             )
         self._evaluations = Evaluations(run, self._state, job, evaluator)
-        self._log = AsyncLog(run.config, self._state, job.communicator)
-        self._log.pull_weights = self._variables.pull_weights
+        self._log = AsyncLog(run.config, self._state, job.communicator, self._variables)
         self._manager = CheckpointManager(
             run.config, self._state, job.communicator, run.lock, run.verify_records
         )
@@ -278,15 +277,18 @@ class AsyncLog(RunLog):
     """Metrics and progress lines of a run whose closures end in any order.
 
     A step is done whenever as many closures have ended as a global batch has parts. A
-    line needs the weights, for its weight penalty, which `pull_weights` reads.
+    line needs the weights of the servers, for its weight penalty.
     """
 
-    pull_weights: Callable[[], None]
-
     def __init__(
-        self, config: Config, state: TrainState, communicator: Communicator
+        self,
+        config: Config,
+        state: TrainState,
+        communicator: Communicator,
+        variables: ServerVariables,
     ) -> None:
         super().__init__(config, state, communicator)
+        self._variables = variables
         self._staleness = StalenessLog()
         self._reading_seconds = self._seconds = 0.0
 
@@ -302,7 +304,7 @@ class AsyncLog(RunLog):
         return {"input_wait_share": share, **self._staleness.report()}
 
     def _weight_penalty(self) -> float:
-        self.pull_weights()
+        self._variables.pull(only_weights=True)
         return super()._weight_penalty()
 
     def training_ended(self, target_is_reached: bool) -> None:
