@@ -10,39 +10,7 @@ from eval.benchmark_settings import Settings, check_batch_size
 from resnet.base import cli
 from resnet.base.errors import UserError
 from resnet.hardware import physical_cores
-from resnet.models import flops
 from tests.in_process import assert_refused, run
-from tests.unit.described_model import without_values
-
-
-def multiply_adds_of_resnet50() -> int:
-    """Returns those of one image of 224 pixels, from the tables of the paper.
-
-    The stride of a bottleneck is in its 3x3 kernel, so that the 1x1 kernel before it
-    works at the size of the stage before.
-    """
-    total = 112**2 * 7 * 7 * 3 * 64
-    channels, side = 64, 56
-    for num_blocks, filters in ((3, 64), (4, 128), (6, 256), (3, 512)):
-        for block in range(num_blocks):
-            side_before = side
-            if filters > 64 and block == 0:
-                side //= 2
-            total += side_before**2 * channels * filters
-            total += side**2 * (9 * filters**2 + filters * 4 * filters)
-            if block == 0:
-                total += side**2 * channels * 4 * filters
-            channels = 4 * filters
-    return total + channels * 1000
-
-
-def test_the_operations_of_resnet50_are_those_of_the_paper():
-    model = without_values("resnet50")
-    multiply_adds = multiply_adds_of_resnet50()
-    assert multiply_adds == 4_089_184_256
-    assert flops.count_forward_pass(model) == 2 * multiply_adds
-    stem = 112**2 * 7 * 7 * 3 * 64
-    assert flops.count_training_step(model) == 2 * (3 * multiply_adds - stem)
 
 
 def add_events(space, thread, *events):

@@ -12,10 +12,9 @@ import tensorflow as tf
 
 from resnet import native
 from resnet.models import layers
-from resnet.models.layers import PooledConvNorm, conv_norm, normalization
+from resnet.models.layers import PooledConvNorm, normalization
 from resnet.models.layers.normalization import collected
 from resnet.models.options import NormOptions
-from tests.reference.networks import average_pool_3x3, random_images
 from tests.unit.slow_convolution import slow_convolution
 
 MOMENTUM = 0.8
@@ -205,15 +204,6 @@ def test_a_graph_keeps_no_normalized_images_for_its_backward_pass():
         assert order == sorted(order)
 
 
-def test_a_last_normalization_starts_at_its_residual():
-    layer = layers.ConvNorm(
-        3, 1, 1, 0, "norm", NormOptions(momentum=MOMENTUM, zero_gamma=True)
-    )
-    residual = normal(2, 4, 4, 3, seed=5)
-    ours = layer(tf.constant(normal(2, 4, 4, 3, seed=1)), tf.constant(residual))
-    np.testing.assert_array_equal(ours, np.maximum(residual, 0))
-
-
 def pooled_layer(**options) -> PooledConvNorm:
     norm = NormOptions(**{"momentum": 0.75, "epsilon": 0.25, **options})
     return PooledConvNorm(4, 3, 1, 1, "conv", norm)
@@ -265,41 +255,6 @@ def test_what_the_pool_can_not_be_folded_with_is_refused(options):
         pooled_layer(**options).build((1, 4, 4, 3))
 
 
-def test_the_average_pool_and_its_gradient_count_the_padding():
-    images = random_images(2, 5)
-    weights = random_images(4, 5)[2:]
-    found = []
-    for pool in (conv_norm.average_pool, average_pool_3x3):
-        with tf.GradientTape() as tape:
-            tape.watch(images)
-            y = pool(images)
-            loss = tf.reduce_sum(y * weights)
-        found.append([y, tape.gradient(loss, images)])
-    for ours, expected in zip(*found, strict=True):
-        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("relu", [False, True])
-def test_a_projected_pool_is_a_convolution_of_the_pool(training, relu):
-    norm = NormOptions(momentum=0.9, relu=relu, use_bias=True, num_copies=2)
-    projected = layers.ProjectedPool(4, 1, 1, 3, "projection", norm)
-    plain = layers.ConvNorm(4, 1, 1, 3, "projection", norm)
-    images, residual = random_images(2, 6), random_images(2, 6)[..., :1]
-    for layer in (projected, plain):
-        layer.build(images.shape)
-        layer.beta.assign([0.1, -0.2, 0.3, 0.0])
-        layer.bias.assign([1.0, 2.0, 3.0, 4.0])
-        layer.moving_mean.assign([0.1, 0.2, -0.3, 0.0])
-    residual = tf.tile(residual, [1, 1, 1, 4])
-    ours = projected(images, residual, training=training)
-    expected = plain(average_pool_3x3(images), residual, training=training)
-    assert len(ours) == len(expected) == 2
-    np.testing.assert_allclose(ours[1], expected[0], rtol=1e-4, atol=1e-5)
-    for own, other in zip(projected.variables, plain.variables, strict=True):
-        np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-6)
-
-
 def average(*values: float) -> keras.Variable:
     return keras.Variable(np.array(values, np.float32), trainable=False)
 
@@ -345,23 +300,6 @@ def test_collected_statistics_are_those_of_the_update_left_out(in_graph):
     for value, old, new in zip(values, before, averages_of(other), strict=True):
         assert np.abs(new - old).min() > 1e-4
         np.testing.assert_allclose(0.75 * old + 0.25 * value, new, rtol=1e-6, atol=1e-6)
-
-
-def test_outputs_and_gradients_are_the_same_while_statistics_are_collected():
-    model, weights = network(), tf.constant(np.arange(64.0).reshape(2, 4, 4, 2))
-    found = []
-    for is_collected in (True, False):
-        kernels = [one.value for one in model.trainable_variables]
-        with tf.GradientTape() as tape:
-            if is_collected:
-                with collected():
-                    outputs = model(images(), training=True)
-            else:
-                outputs = model(images(), training=True)
-            loss = tf.reduce_sum(outputs * tf.cast(weights, tf.float32))
-        found.append([outputs, *tape.gradient(loss, kernels)])
-    for ours, expected in zip(*found, strict=True):
-        np.testing.assert_array_equal(ours, expected)
 
 
 def test_layers_update_their_averages_again_after_the_block():
