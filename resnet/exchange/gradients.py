@@ -138,7 +138,8 @@ class CompressedExchange(GradientExchange):
         super().__init__(communicator.collectives, list(shapes))
         self._sizes = [math.prod(shape) for shape in shapes.values()]
         vectors = compression.vectors(shapes, settings.compress)
-        self._means_of = transports.transport_of(communicator, vectors, settings, seed)
+        transport = transports.kind_of(settings)
+        self._means_of = transport(communicator, vectors, settings, seed)
         memory = CODECS[settings.method].memory
         self._memory = memory(settings, vectors, communicator.num_ranks)
         self.has_momentum = self._memory.has_momentum

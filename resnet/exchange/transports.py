@@ -403,15 +403,9 @@ class ShortVectorsWhole(Transport):
         return Means(means, left, traffic)
 
 
-def transport_of(
-    communicator: Communicator,
-    shapes: Mapping[str, Sequence[int]],
-    settings: CompressionSettings,
-    seed: int,
-) -> Transport:
-    """Returns the transport that the settings ask for; the arguments are its own."""
-    kind = ShortVectorsWhole if settings.dense_below else _kind(settings)
-    return kind(communicator, shapes, settings, seed)
+def kind_of(settings: CompressionSettings) -> type[Transport]:
+    """Returns the transport that the settings ask for."""
+    return ShortVectorsWhole if settings.dense_below else _kind(settings)
 
 
 def _kind(settings: CompressionSettings) -> type[Transport]:

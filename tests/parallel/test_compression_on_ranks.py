@@ -13,7 +13,7 @@ from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.distributed.communicator import AgreedError, Communicator
 from resnet.exchange import transports
-from resnet.exchange.codecs import CODECS, randomk
+from resnet.exchange.codecs import CODECS, summed
 from resnet.exchange.gradients import (
     CompressedExchange,
     Exchanged,
@@ -88,7 +88,9 @@ def sent(
     """Returns the values that the others get of a vector, and the bytes, in NumPy."""
     if settings.method == "randomk":
         count = randomk_count(values.size, settings.ratio)
-        indices = randomk.draw(values.size, count, tf.constant(stream, tf.int64))
+        indices = summed.draw_coordinates(
+            values.size, count, tf.constant(stream, tf.int64)
+        )
         kept = np.zeros_like(values)
         kept[indices.numpy()] = values[indices.numpy()]
         return kept, 4 * count

@@ -49,11 +49,6 @@ def applying(optimizer: Optimizer, way: str, in_graph: bool) -> Callable[..., in
     return tf.function(apply, autograph=False) if in_graph else apply
 
 
-def slots(optimizer: Optimizer, kind: str = "velocity") -> list[tf.Variable]:
-    """Returns the slots of a kind in the order of the variables."""
-    return [optimizer.slots[f"{kind}/{name}"] for name in optimizer.variables]
-
-
 def settings(
     rate: float, momentum: float, decay: float, nesterov_momentum: float | None = None
 ) -> StepSettings:
@@ -63,11 +58,11 @@ def settings(
     return StepSettings(*(tf.constant(one, tf.float32) for one in rates), decay)
 
 
-def slow_orthogonalized(matrix: np.ndarray, iterations: int = 3) -> np.ndarray:
+def slow_orthogonalized(matrix: np.ndarray) -> np.ndarray:
     """Applies Muon's polynomial to the singular values themselves."""
     left, values, right = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
     values = values / (np.sqrt(np.sum(values**2)) + 1e-7)
-    for _ in range(iterations):
+    for _ in range(3):
         values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
     return left * values @ right
 

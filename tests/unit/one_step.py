@@ -66,8 +66,8 @@ def step_of_phase(
     return TrainStep(state, phase, GradientExchange(ALONE.collectives, state.names))
 
 
-def step_of(state: TrainState, freeze_batch_norm: bool = False) -> TrainStep:
-    return step_of_phase(state, state.config.phases[0], freeze_batch_norm)
+def step_of(state: TrainState) -> TrainStep:
+    return step_of_phase(state, state.config.phases[0])
 
 
 def values_of(variables) -> list[np.ndarray]:

@@ -32,9 +32,9 @@ def has_ended() -> bool:
 
 
 def watch_of(
-    model_dir: Path, minutes: float = 1.0, signals=None, communicator=None
+    model_dir: Path, minutes: float = 1.0, communicator=None
 ) -> CheckpointWatch:
-    signals = signals or SimpleNamespace(seen="")
+    signals = SimpleNamespace(seen="")
     communicator = communicator or Communicator(ProcessInfo())
     return CheckpointWatch(model_dir, minutes, communicator, signals, 0.01)
 

@@ -18,7 +18,7 @@ from resnet.config.compression import (
     dense_bytes,
     num_bytes,
 )
-from resnet.exchange.codecs import CODECS, messages, randomk
+from resnet.exchange.codecs import CODECS, messages, summed
 from resnet.exchange.codecs.codec import Context
 from resnet.exchange.transports import slices_of
 from tests.reference import compression as reference
@@ -310,7 +310,7 @@ def coordinates(size: int, count: int, num_steps: int) -> tf.Tensor:
     """Returns what randomk keeps in each step, `[num_steps, count]`."""
 
     def of_step(step: tf.Tensor) -> tf.Tensor:
-        return randomk.draw(size, count, tf.stack([9, 1, step, 0]))
+        return summed.draw_coordinates(size, count, tf.stack([9, 1, step, 0]))
 
     return tf.map_fn(of_step, tf.range(num_steps, dtype=tf.int64))
 

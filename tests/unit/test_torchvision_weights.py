@@ -29,9 +29,9 @@ LOGITS = {
 }
 
 
-def assigned(depth: int, variant: str = "torchvision"):
+def assigned(depth: int):
     """Returns our network with the reference's weights, and their values by path."""
-    model = reference.build_small(depth, variant=variant)
+    model = reference.build_small(depth)
     state = reference.state_dict(depth)
     places = torchvision.places([one.path for one in model.variables])
     values = {path: place.to_ours(state[place.name]) for path, place in places.items()}

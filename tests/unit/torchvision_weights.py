@@ -23,14 +23,12 @@ FILTERS = {18: (64, 16, 16, 24), 50: (8, 8, 16, 16)}
 EXPANSION = {18: 1, 50: 4}
 
 
-def build_small(
-    depth: int, num_classes: int = NUM_CLASSES, variant: str = "torchvision"
-) -> keras.Model:
+def build_small(depth: int, variant: str = "torchvision") -> keras.Model:
     """Returns our network with the channels of `FILTERS`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resnet, "STAGE_FILTERS", FILTERS[depth])
         return models.build(
-            *(f"resnet{depth}", num_classes, IMAGE_SIZE), resnet_variant=variant
+            *(f"resnet{depth}", NUM_CLASSES, IMAGE_SIZE), resnet_variant=variant
         )
 
 

@@ -6,12 +6,12 @@ bytes, or into tensors whose means over ranks it asks for (`codec.Context.mean`)
 
 from collections.abc import Mapping
 
-from resnet.exchange.codecs import dgc, powersgd, quantized, randomk, sparse
+from resnet.exchange.codecs import dgc, quantized, sparse, summed
 from resnet.exchange.codecs.codec import Codec
 
 # What else there is to know of a method is in `resnet.config.compression.METHODS`.
 CODECS: Mapping[str, Codec] = {
-    "randomk": Codec(average=randomk.average),
+    "randomk": Codec(average=summed.average_coordinates),
     "topk": Codec(encode=sparse.encode_topk),
     "thresholdv": Codec(encode=sparse.encode_above_threshold),
     "adaptivethreshold": Codec(encode=sparse.encode_above_half),
@@ -19,6 +19,6 @@ CODECS: Mapping[str, Codec] = {
     "qsgd": Codec(encode=quantized.encode_qsgd, alignment=quantized.qsgd_alignment),
     "fp16": Codec(encode=quantized.encode_fp16),
     "bf16": Codec(encode=quantized.encode_bf16),
-    "powersgd": Codec(average=powersgd.average, state=powersgd.first_matrix),
+    "powersgd": Codec(average=summed.average_matrices, state=summed.first_matrix),
     "dgc": Codec(encode=sparse.encode_topk, memory=dgc.Velocities),
 }
