@@ -152,7 +152,8 @@ class CheckpointManager:
 
     def close(self) -> None:
         """Waits for the background writer; also when the run fails."""
-        self._communicator.lift_time_limit()
+        status, _, waits_for_others = self._communicator.status
+        self._communicator.report_status(status, False, waits_for_others)
         self._writer.close()
 
 

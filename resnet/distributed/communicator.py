@@ -117,12 +117,6 @@ class Communicator:
         yield
         self.report_status(*before)
 
-    def lift_time_limit(self) -> None:
-        """Reports that what this rank does now may take longer than the stall time."""
-        self.status = (self.status[0], False, self.status[2])
-        if self._watchdog is not None:
-            self._watchdog.lift_time_limit()
-
     def report_warning(self, level: str, text: str) -> bool:
         """Has rank 0's watchdog print a warning of this rank; False without one."""
         if not isinstance(self._watchdog, WatchdogClient):

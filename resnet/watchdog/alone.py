@@ -54,10 +54,6 @@ class LoneWatchdog:
             }
         )
 
-    def lift_time_limit(self) -> None:
-        """Notes that what the process does now may take long."""
-        self._me.is_timed = False
-
     def failed(self, text: str) -> None:
         """Prints and records why the run has failed."""
         self.deregister()

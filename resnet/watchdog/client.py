@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from resnet.hardware.placement import ProcessInfo
 from resnet.watchdog import proc, scratch_dir
@@ -51,7 +50,6 @@ class WatchdogClient:
         writes `failure.json`. A rank that `outlives_launcher` saves and ends by itself
         when the launcher has died; its parent is its rank wrapper.
         """
-        self._status: dict[str, Any] = {}  # The status that was reported last.
         self._process = subprocess.Popen(
             [
                 # Isolated from modules in the working folder and the environment.
@@ -100,18 +98,13 @@ class WatchdogClient:
 
         It may have to end within the stall time, or only when all ranks do the same.
         """
-        self._status = {
-            "status": status,
-            "is_timed": is_timed,
-            "waits_for_others": waits_for_others,
-        }
-        self._channel.send(self._status)
-
-    def lift_time_limit(self) -> None:
-        """Reports the last status once more, as one that may take long."""
-        if self._status:
-            self._status = {**self._status, "is_timed": False}
-            self._channel.send(self._status)
+        self._channel.send(
+            {
+                "status": status,
+                "is_timed": is_timed,
+                "waits_for_others": waits_for_others,
+            }
+        )
 
     def report_warning(self, level: str, text: str) -> None:
         """Has the watchdog of rank 0 print a warning, with the name of this rank.
