@@ -30,6 +30,7 @@ def small_command(words: list[str], folder: Path, raw: Path) -> list[str]:
     names = {
         "RECORDS": f"{folder}/records",
         "MODEL": f"{folder}/model",
+        "RAW/parachute": str(raw),
         "RAW": str(raw),
     }
     for name, path in names.items():
