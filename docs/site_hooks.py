@@ -16,7 +16,7 @@ from pymdownx.slugs import slugify
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP = {path.name: path.name for path in ROOT.glob("*.md")} | {"README.md": "index.md"}
-FENCE = re.compile(r"^( *```.*?^ *```)", re.M | re.S)
+FENCE = re.compile(r"^(```.*?^```)", re.M | re.S)
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 
 
@@ -35,8 +35,9 @@ def on_page_markdown(
     source = names.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     parts = FENCE.split(markdown)  # Blocks of code are at the odd places.
     for place in range(0, len(parts), 2):
-        parts[place] = LINK.sub(lambda link: _link(link, source, files), parts[place])
-    return _indent_lists("".join(parts))
+        text = LINK.sub(lambda link: _link(link, source, files), parts[place])
+        parts[place] = _indent_lists(text)
+    return "".join(parts)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -75,7 +76,7 @@ def _title(document: Path, anchor: str) -> str:
 def _indent_lists(markdown: str) -> str:
     """Indents what belongs to an item by 2 more: Python-Markdown asks for 4, not 2."""
     lines, is_in_list = [], False
-    for line in markdown.splitlines():
+    for line in markdown.split("\n"):
         if re.match(r"([-*]|\d+\.) ", line):
             is_in_list = True
         elif line and not line.startswith(" "):
