@@ -25,28 +25,20 @@ from resnet.optim.groups import Group, Rule
 
 def update(group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings) -> int:
     """Updates a group (`Rule.update`) by the compiled op, or by stock ops."""
+    decay = settings.decay / (1.0 if settings.decay_is_scaled else group.rate_factor)
     library = native.ops()
-    if library is None:
-        return update_with_stock_ops(group, gradients, settings)
-    decay = _decay(group, settings)
-    library.resnet_momentum(
-        variables=[variable.handle for variable in group.variables],
-        velocities=[velocity.handle for velocity in group.slot("velocity")],
-        gradients=gradients,
-        learning_rate=settings.learning_rate * group.rate_factor,
-        momentum=settings.velocity_factor,
-        nesterov_momentum=settings.nesterov_momentum,
-        nesterov=group.config.nesterov,
-        weight_decays=[decay * decays for decays in group.decays],
-    )
-    return 0
-
-
-def update_with_stock_ops(
-    group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings
-) -> int:
-    """Does what `update` does, with TensorFlow's own ops."""
-    decay = _decay(group, settings)
+    if library is not None:
+        library.resnet_momentum(
+            variables=[variable.handle for variable in group.variables],
+            velocities=[velocity.handle for velocity in group.slot("velocity")],
+            gradients=gradients,
+            learning_rate=settings.learning_rate * group.rate_factor,
+            momentum=settings.velocity_factor,
+            nesterov_momentum=settings.nesterov_momentum,
+            nesterov=group.config.nesterov,
+            weight_decays=[decay * decays for decays in group.decays],
+        )
+        return 0
     for variable, velocity, gradient, decays in zip(
         group.variables, group.slot("velocity"), gradients, group.decays, strict=True
     ):
@@ -57,12 +49,6 @@ def update_with_stock_ops(
             direction = gradient + settings.nesterov_momentum * direction
         variable.assign_sub(settings.learning_rate * group.rate_factor * direction)
     return 0
-
-
-def _decay(group: Group, settings: StepSettings) -> float:
-    """Returns the factor of a variable that is added to its gradient."""
-    factor = 1.0 if settings.decay_is_scaled else group.rate_factor
-    return settings.decay / factor
 
 
 RULE = Rule(update)

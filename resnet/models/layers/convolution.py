@@ -31,35 +31,18 @@ def conv2d(
     order, before the result is rounded and stored.
     """
     library = native.convolutions(images.dtype)
-    if library is None:
-        return conv2d_with_stock_ops(
-            images, kernel, stride, bias, residual, relu, scale
+    if library is not None:
+        return library.resnet_conv2d(
+            images=images,
+            kernel=kernel,
+            scale=[] if scale is None else [scale],
+            bias=[] if bias is None else [bias],
+            residual=[] if residual is None else [residual],
+            stride=stride,
+            relu=relu,
         )
-    return library.resnet_conv2d(
-        images=images,
-        kernel=kernel,
-        scale=[] if scale is None else [scale],
-        bias=[] if bias is None else [bias],
-        residual=[] if residual is None else [residual],
-        stride=stride,
-        relu=relu,
-    )
-
-
-def conv2d_with_stock_ops(
-    images: tf.Tensor,
-    kernel: tf.Tensor,
-    stride: int,
-    bias: tf.Tensor | None = None,
-    residual: tf.Tensor | None = None,
-    relu: bool = False,
-    scale: tf.Tensor | None = None,
-) -> tf.Tensor:
-    """Does what `conv2d` does, with TensorFlow's own ops.
-
-    The forward and the backward pass of `tf.pad` and an unpadded convolution run in
-    oneDNN, those of a convolution with explicit padding don't.
-    """
+    # The forward and the backward pass of `tf.pad` and an unpadded convolution run in
+    # oneDNN, those of a convolution with explicit padding don't.
     size = kernel.shape[0]
     before = (size - 1) // 2
     after = size - 1 - before

@@ -39,32 +39,17 @@ def batch_norm(
     gamma and beta; no gradients flow through them.
     """
     library = native.fast_ops(x.dtype)
-    if library is None:
-        return batch_norm_with_stock_ops(
-            x, gamma, beta, residual, relu, num_copies, epsilon
+    if library is not None:
+        outputs = library.resnet_batch_norm(
+            x=x,
+            gamma=gamma,
+            beta=beta,
+            residual=[] if residual is None else [residual],
+            epsilon=epsilon,
+            relu=relu,
+            num_copies=num_copies,
         )
-    outputs = library.resnet_batch_norm(
-        x=x,
-        gamma=gamma,
-        beta=beta,
-        residual=[] if residual is None else [residual],
-        epsilon=epsilon,
-        relu=relu,
-        num_copies=num_copies,
-    )
-    return tuple(outputs.y), outputs.mean, outputs.variance
-
-
-def batch_norm_with_stock_ops(
-    x: tf.Tensor,
-    gamma: tf.Tensor,
-    beta: tf.Tensor,
-    residual: tf.Tensor | None,
-    relu: bool,
-    num_copies: int = 1,
-    epsilon: float = EPSILON,
-) -> tuple[tuple[tf.Tensor, ...], tf.Tensor, tf.Tensor]:
-    """Does what `batch_norm` does, with TensorFlow's own ops."""
+        return tuple(outputs.y), outputs.mean, outputs.variance
     y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
         x=x,
         scale=gamma,
