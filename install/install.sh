@@ -301,7 +301,8 @@ say_state() {
     say "$VENV is as it was before"
   fi
 }
-trap 'ended; say_state' EXIT
+exec 3>&1  # In an interrupted step, standard output is the log.
+trap 'ended; say_state >&3' EXIT
 say "this takes $COST, less of each where caches are full"
 
 # --- Packages, Horovod and this project -----------------------------------------------
