@@ -4,7 +4,7 @@
 //   y[n, p, c] = activation(gate[n, c] * x[n, p, c] + residual[n, p, c])
 //
 // for image n, position p and channel c; without a gate y = activation(x). The reference
-// implementation is activations.activate_with_stock_ops in models/layers/activations.py.
+// implementation is activations.activate in models/layers/activations.py, by stock ops.
 
 #include <algorithm>
 #include <cstdint>

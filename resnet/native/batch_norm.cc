@@ -1,7 +1,7 @@
 // TensorFlow ops for batch normalization in training mode, fused with residual addition
 // and ReLU, and for its gradient.
 //
-// The reference implementation is normalization.batch_norm_with_stock_ops.
+// The reference implementation is normalization.batch_norm, by stock ops.
 
 #include "resnet/native/batch_norm.h"
 

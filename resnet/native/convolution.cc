@@ -1,7 +1,7 @@
 // TensorFlow ops for a convolution, optionally fused with bias, residual addition and
 // ReLU, and for its gradients.
 //
-// The reference implementation is convolution.conv2d_with_stock_ops. Images are float32 or
+// The reference implementation is convolution.conv2d, by stock ops. Images are float32 or
 // bfloat16, kernels and their gradients float32. The ops round the kernel themselves, so
 // no casts are needed around them, and pad without a copy of the images.
 

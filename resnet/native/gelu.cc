@@ -1,7 +1,7 @@
 // TensorFlow ops for GELU, x * P(X <= x) for a normally distributed X, in one pass.
 //
 // They compute in float32. Their inputs and outputs may have different types. The reference
-// implementation is activations.gelu_with_stock_ops in models/layers/activations.py.
+// implementation is activations.gelu in models/layers/activations.py, by stock ops.
 
 #include <algorithm>
 #include <cstdint>

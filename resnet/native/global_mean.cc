@@ -2,8 +2,8 @@
 //
 //   y[n, c] = sum over i and j of x[n, i, j, c] / (height * width)
 //
-// added up in float32. The reference implementation is pooling.global_mean_with_stock_ops
-// in models/layers/pooling.py.
+// added up in float32. The reference implementation is pooling.global_mean in
+// models/layers/pooling.py, by stock ops.
 
 #include <cstdint>
 

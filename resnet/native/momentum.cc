@@ -1,7 +1,7 @@
 // A TensorFlow op that applies an SGD step with momentum, plain or Nesterov's, to all
 // variables of a network.
 //
-// The reference implementation is momentum.update_with_stock_ops in optim/momentum.py.
+// The reference implementation is momentum.update in optim/momentum.py, by stock ops.
 // Weight decay is added in the same pass, so memory is read and written once.
 
 #include <algorithm>

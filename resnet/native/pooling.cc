@@ -3,8 +3,8 @@
 //   y[n, i, j, c] = max over p, q of x[n, i * stride + p - top, j * stride + q - left, c]
 //
 // for 0 <= p < window height and 0 <= q < window width; positions outside of the image are
-// left out. The reference implementation is pooling.max_pool_with_stock_ops
-// in models/layers/pooling.py.
+// left out. The reference implementation is pooling.max_pool in
+// models/layers/pooling.py, by stock ops.
 //
 // The forward op also returns where each maximum comes from, p * window width + q, the
 // first place of several equal ones. With it the gradient needs neither x nor y.
