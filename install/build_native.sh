@@ -98,15 +98,14 @@ if [ "$is_clang" = 1 ]; then
 else
   options+=(-fno-fast-math -Wno-maybe-uninitialized)
 fi
-compile() {  # compile SET SOURCE ...: one compiler per core, each with up to 1 GB of memory.
-  local set=$1
-  shift
+compile() {  # compile SET/SOURCE ...: one compiler per core, each with up to 1 GB of memory.
   # shellcheck disable=SC2016 # The inner bash expands $1 and $2.
   printf '%s\0' "$@" | xargs -0 -P "$(nproc)" -I{} bash -c '
-    object=$1/$(basename "$2" .cc).$3.o
+    folder=$1 set=${2%%/*} source=${2#*/} num_files=$3
     shift 3
-    "$@" -o "$object"
-  ' compile "$temporary" {} "$set" "${compiler[@]}" "${options[@]}" "-DRESNET_$set" {}
+    "$@" "-DRESNET_$set" "$source" -o "$folder/$(basename "$source" .cc).$set.o" &&
+      echo "compiling ops $(find "$folder" -name "*.o" | wc -l) of $num_files"
+  ' compile "$temporary" {} $# "${compiler[@]}" "${options[@]}"
 }
 sources=(resnet/native/*.cc)
 select_sources() { printf '%s\n' "${sources[@]}" | grep -E "/($1)\.cc$"; }
@@ -116,16 +115,6 @@ mapfile -t any_cpu < <(select_sources "$kernels_any_cpu")
 mapfile -t vectors < <(select_sources "$kernels|$products_fma|$kernels_any_cpu")
 mapfile -t bf16 < <(select_sources "$kernels|$products_bf16|kernel_set")
 
-compile ANY_CPU "${ops[@]}" "${any_cpu[@]}"
-compile_kernels() {  # compile_kernels SET NAME SOURCE ...
-  local set=$1 name=$2
-  shift 2
-  if ! compile "$set" "$@"; then
-    echo "build_native.sh: the kernels for $name did not compile (see above), the rest did." >&2
-    rm -f "$temporary"/*".$set.o"
-    compiler_key=$try_again
-  fi
-}
 can_build=$("${compiler[@]}" -E -P -x c++ - 2>/dev/null <<'CPP' | tail -n 1
 #if !defined(__x86_64__)
 none
@@ -136,19 +125,31 @@ all
 #endif
 CPP
 ) || true
+files=("${ops[@]/#/ANY_CPU/}" "${any_cpu[@]/#/ANY_CPU/}")
 if [ "$can_build" = none ]; then
   echo "build_native.sh: without the ops for convolution and normalization, which need" \
     "AVX2: '$CXX' is not for x86_64" >&2
 else
-  compile_kernels AVX2 AVX2 "${vectors[@]}"
+  files=("${vectors[@]/#/AVX2/}" "${files[@]}")
 fi
 if [ "$can_build" = avx2 ]; then
   echo "build_native.sh: without the kernels for AVX-512, which need GCC 10 or newer, or" \
     "clang: '$CXX' is older. Name one: make venv CXX=/path/to/g++" >&2
 elif [ "$can_build" = all ]; then
-  compile_kernels AVX512 AVX-512 "${vectors[@]}"
-  compile_kernels AVX512_BF16 AVX512_BF16 "${bf16[@]}"
+  files=("${vectors[@]/#/AVX512/}" "${bf16[@]/#/AVX512_BF16/}" "${files[@]}")
 fi
+compile "${files[@]}" || true  # What is missing is found below.
+for file in "${files[@]}"; do
+  set=${file%%/*}
+  [ ! -e "$temporary/$(basename "$file" .cc).$set.o" ] || continue
+  [ "$set" != ANY_CPU ] || exit 1
+  [ ! -e "$temporary/without.$set" ] || continue
+  touch "$temporary/without.$set"
+  echo "build_native.sh: the kernels for $set did not compile (see above)," \
+    "the rest did." >&2
+  compiler_key=$try_again
+done
+for missing in "$temporary"/without.*; do rm -f "$temporary"/*".${missing##*.}.o"; done
 # The library's own functions, and copies of those of TensorFlow's headers, stay inside.
 echo '{ global: resnet_*; local: *; };' >"$temporary/exports"
 "${compiler[@]}" -shared -s "-Wl,--version-script=$temporary/exports" \

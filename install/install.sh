@@ -52,9 +52,6 @@ report_progress() {  # Prints how far a step is, if its log says so.
     /^(Collecting|Requirement already)/ { ++fetched }
     /^compiling / { doing = $0 }
     END { print doing ? doing : fetched }' "$log")
-  local num_objects
-  num_objects=$(find "$temporary" -name '*.o' | wc -l)
-  [ "$num_objects" = 0 ] || doing="compiling the ops: $num_objects files done"
   case $doing in
   '') return ;;
   [0-9]*)
@@ -157,7 +154,7 @@ named_compiler=${CXX:-}  # Below, CXX gets a default.
 build_ops() {  # Quick if they are up to date.
   CXX=$named_compiler bash install/build_ports.sh ||
     say "asynchronous training won't start: resnet/native/private_ports.c did not build" >&2
-  TMPDIR=$temporary CXX=$named_compiler bash install/build_native.sh "$VENV"
+  CXX=$named_compiler bash install/build_native.sh "$VENV"
 }
 
 # --- Nothing to do? -------------------------------------------------------------------
