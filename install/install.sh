@@ -32,7 +32,7 @@ fail() {
   exit 1
 }
 started=$SECONDS
-ticks=0
+ticks=0 most_mb=0
 say() { echo "[venv] $*"; }
 elapsed() { printf '%d:%02d' $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)); }
 
@@ -47,7 +47,7 @@ step() {
   return "$status"
 }
 report_progress() {  # Prints how far a step is, if its log says so.
-  local doing
+  local doing size
   doing=$(awk '
     /^(Collecting|Requirement already)/ { ++fetched }
     /^compiling / { doing = $0 }
@@ -55,7 +55,9 @@ report_progress() {  # Prints how far a step is, if its log says so.
   case $doing in
   '') return ;;
   [0-9]*)
-    doing="packages: $doing of $num_packages fetched, $(du -sm "$temporary" | cut -f1) MB;"
+    size=$(du -sm "$temporary" | cut -f1)  # It falls when packages have been unpacked.
+    most_mb=$((size > most_mb ? size : most_mb))
+    doing="packages: $doing of $num_packages fetched, $most_mb MB;"
     doing+=" $(ls -d "$TARGET"/lib/python*/site-packages/*.dist-info | wc -l) installed"
     ;;
   esac
