@@ -116,6 +116,7 @@ flags: venv  ## Write docs/flags.md, the table of all flags, from the programs
 docs: .venv.docs/.installed  ## The documents as a site in build/site, which opens without a network
 	.venv.docs/bin/python docs/speed_chart.py
 	NO_MKDOCS_2_WARNING=1 .venv.docs/bin/mkdocs build --strict
+	@echo "Open $(CURDIR)/build/site/index.html in a browser."
 
 UV := uv==0.13.8
 COMPILE := env -u PIP_FIND_LINKS -u UV_FIND_LINKS .lock-venv/bin/uv pip compile --universal \

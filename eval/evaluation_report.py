@@ -5,13 +5,11 @@ import datetime
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
 from resnet.base import atomic_files
-from resnet.base.errors import UserError
 
 if TYPE_CHECKING:
     from resnet.evaluation.evaluator import Result
@@ -103,8 +101,5 @@ class EvaluationReport:
 
 def check_json_file(json_file: str) -> None:
     """Refuses a file for the results that can't be written; an empty name is none."""
-    if not json_file:
-        return
-    atomic_files.require_place(json_file, "--json_file")
-    if Path(json_file).is_dir():
-        raise UserError(f"--json_file must be a file; {json_file} is a folder.")
+    if json_file:
+        atomic_files.require_place(json_file, "--json_file")

@@ -20,7 +20,7 @@ from resnet.base import program  # Before imports that may fail.
 
 # isort: split
 
-from resnet.base import cli
+from resnet.base import atomic_files, cli
 from resnet.base.errors import UserError
 from resnet.base.settings import setting
 from resnet.report import page
@@ -49,6 +49,7 @@ def main(argv: Sequence[str]) -> int:
     paths = [pathlib.Path(folder) for folder in line.arguments]
     out = pathlib.Path(line.of(ReportSettings).out or paths[0] / "report.html")
     require_runs(paths)
+    atomic_files.require_place(out, "--out")
     page.write(paths, out)
     print(out)
     return 0

@@ -31,7 +31,8 @@ FILE_NAME = "manifest.json"
 SPLITS = TRAIN, VALIDATION = ("train", "validation")
 NO_VALIDATION = (
     "no validation split, so accuracy on other images than those of the training can't"
-    " be measured; convert with --validation_fraction=0.1 to hold out a tenth"
+    " be measured; convert into another folder with --validation_fraction=0.1 to hold"
+    " out a tenth"
 )
 # State of an unfinished conversion, in the root of the set; removed at the end.
 CONVERSION_FOLDER = ".conversion"
@@ -266,6 +267,8 @@ def load(data_dir: str, split: str | None) -> RecordSet:
     if record_set is None:
         folder = pathlib.Path(os.path.abspath(data_dir))
         words = "--raw_data_dir=RAW", f"--local_scratch_dir={data_dir}"
+        if folder.is_dir() and any(folder.iterdir()):  # The images themselves?
+            words = f"--raw_data_dir={data_dir}", "--local_scratch_dir=RECORDS"
         raise UserError(
             f"{folder} is not a record set: it has no {FILE_NAME}, nor has"
             f" {folder.parent}. A conversion writes that file at its end: convert the"

@@ -15,12 +15,15 @@ run() {
 echo '$ source .venv/bin/activate'
 # shellcheck disable=SC1091
 source .venv/bin/activate
-rm -rf "$DIR"
-mkdir "$DIR"
-
-run python data_prep/digits.py --digits_dir $DIR/images
-run python data_prep/imagenet_to_tfrecords.py --raw_data_dir $DIR/images \
-  --local_scratch_dir $DIR/records
+if [ -e "$DIR/model/checkpoints" ] && [ ! -e "$DIR/eval.json" ]; then
+  echo "Resuming the run in $DIR/model, which was stopped. For a new one, remove $DIR."
+else
+  rm -rf "$DIR"
+  mkdir "$DIR"
+  run python data_prep/digits.py --digits_dir $DIR/images
+  run python data_prep/imagenet_to_tfrecords.py --raw_data_dir $DIR/images \
+    --local_scratch_dir $DIR/records
+fi
 run mpirun -np 2 python resnet/resnet_main.py --recipe=digits --data_dir=$DIR/records \
   --model_dir=$DIR/model --eval_every=1epoch --keep_checkpoints=1
 run python eval/resnet_eval.py --eval_batch_size 200 --data_dir=$DIR/records \

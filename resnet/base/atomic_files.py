@@ -58,7 +58,9 @@ def write_named(path: str | os.PathLike[str], data: bytes, flag: str) -> None:
 
 
 def require_place(path: str | os.PathLike[str], flag: str) -> None:
-    """Refuses a path, which a flag names, where nothing new can be written."""
+    """Refuses a path, which a flag names, at which no file can be written."""
+    if os.path.isdir(path):
+        raise UserError(f"{flag}={path} is a folder. Name a file in it.")
     parents = pathlib.Path(path).absolute().parents
     folder = next(filter(os.path.lexists, parents), pathlib.Path("/"))
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):

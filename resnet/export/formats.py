@@ -139,6 +139,13 @@ def check(
             f"--out must end in {' or '.join(kind.suffixes)} for --format={name}; got"
             f" {path}."
         )
+    by_suffix = [of for of in FORMATS if path.suffix in FORMATS[of].suffixes]
+    if by_suffix and not kind.suffixes:
+        raise UserError(
+            f"--out={path} ends as a file of --format={by_suffix[0]} does, and"
+            f" --format={name} writes a folder. Add --format={by_suffix[0]}, or leave"
+            f" {path.suffix} out."
+        )
     for module in kind.packages:
         _require(kind, module, f"--format={name}")
     if path.suffix in (".pt", ".pth") and importlib.util.find_spec("torch") is None:

@@ -47,9 +47,7 @@ def set_up(tmp_path_factory) -> Path:
     assert "[check] two ranks: the all-reduce works" in done.stdout
     assert "[check] compiled ops: yes" in done.stdout
     assert "[venv] ready" in done.stdout
-    assert re.search(
-        r"^\[venv\] \d+:\d\d compiling ops \d+ of \d+$", done.stdout, re.M
-    )
+    assert re.search(r"^\[venv\] \d+:\d\d compiling ops \d+ of \d+$", done.stdout, re.M)
     assert "next: make demo" in done.stdout
     assert all(line.isprintable() for line in done.stdout.splitlines())
     (clone / ".venv/known").touch()

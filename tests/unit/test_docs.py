@@ -40,7 +40,7 @@ def commands(page: Path) -> list[str]:
     text = re.sub(r" *\\\n *", " ", page.read_text())
     fenced = "".join(re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.M | re.S))
     found = [
-        *re.finditer(rf"^(?: {{4,}}|run )(?P<it>{COMMAND}.*)$", text, re.M),
+        *re.finditer(rf"^(?: {{4,}}| *run )(?P<it>{COMMAND}.*)$", text, re.M),
         *re.finditer(rf"^ *(?P<it>{COMMAND}.*)$", fenced, re.M),
         *re.finditer(rf"`(?P<it>{COMMAND}[^`]*)`", text),
     ]
@@ -103,7 +103,7 @@ def test_the_commands_name_programs_and_flags_that_exist(page):
 
 
 def test_every_command_of_the_demo_is_checked():
-    assert DEMO.read_text().count("\nrun ") == 6
+    assert len(re.findall("^ *run ", DEMO.read_text(), re.MULTILINE)) == 6
     assert sum("$DIR" in command for command in commands(DEMO)) == 6
 
 

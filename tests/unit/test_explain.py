@@ -183,7 +183,7 @@ def test_the_program_explains_without_tensorflow_to_a_reader_that_is_gone(tmp_pa
     ("flags", "sentence"),
     [
         (("--recipe=imagenette", "--mixup=0.2", "--num_ranks=64"), "even number"),
-        (("--initial_weights=nowhere",), "nowhere must contain a checkpoint"),
+        (("--initial_weights=nowhere",), "there is nothing of that name"),
         (("--explain_plot=plan.doc",), "--explain_plot must end in .png, .svg or .pdf"),
     ],
 )

@@ -90,6 +90,7 @@ def test_a_file_of_pytorch_without_pytorch_is_refused_at_once(tmp_path, monkeypa
     ("flags", "words"),
     [
         (["--out=exported"], "exported exists already, and exports replace nothing"),
+        (["--out=x.onnx"], "ends as a file of --format=onnx does"),
         (["--format=keras", "--out=x"], "--out must end in .keras for --format=keras"),
         (
             ["--format=keras", "--out=x.keras", "--precision=int8"],

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import itertools
 import os
+import re
 import zlib
 
 import pytest
@@ -174,7 +175,8 @@ def test_anything_else_is_left_to_the_message_of_load(tmp_path):
     (tmp_path / "image.jpg").write_bytes(b"")
     indexing.make_if_missing(str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["image.jpg"]
-    with pytest.raises(UserError, match="is not a record set"):
+    raw = re.escape(f"--raw_data_dir={tmp_path} --local_scratch_dir=RECORDS")
+    with pytest.raises(UserError, match=f"is not a record set.*{raw}"):
         manifest.load(str(tmp_path), "train")
     with pytest.raises(UserError, match="must be a folder of record files"):
         indexing.make_if_missing(str(tmp_path / "absent"))

@@ -487,9 +487,12 @@ def test_what_is_no_folder_is_refused(tmp_path):
     assert os.listdir(tmp_path / "images") == ["cat.jpg"]
     (tmp_path / "history.jsonl").touch()
     (tmp_path / "file").touch()
-    for out in (tmp_path / "file" / "page.html", "."):
-        done = run(report, str(tmp_path), f"--out={out}")
-        assert_refused(done, f"writing the file of --out, {out}, failed")
+    below_file = tmp_path / "file" / "page.html"
+    for out, words in (
+        (below_file, f"--out={below_file} must be in a folder"),
+        (tmp_path, f"--out={tmp_path} is a folder"),
+    ):
+        assert_refused(run(report, str(tmp_path), f"--out={out}"), words)
 
 
 def test_folders_of_the_same_name_are_told_apart():

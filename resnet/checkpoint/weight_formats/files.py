@@ -86,9 +86,10 @@ def kind_of(path: Path) -> str:
         return OURS
     if _tensorflow_prefix(path) is not None:
         return TENSORFLOW
+    problem = "found none" if path.exists() else "there is nothing of that name"
     raise UserError(
         f"{path} must contain a checkpoint, of this program or of TensorFlow, or be a"
-        f" file of weights ({', '.join(SUFFIXES)}); found none"
+        f" file of weights ({', '.join(SUFFIXES)}); {problem}"
     )
 
 
