@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from resnet.metrics.table import SERIES
 
 _BAR_WIDTH = 20
 _SHORTEST_BAR = 8
+_WINDOW_SECONDS = 60.0  # The time left follows from the speed in so long a time.
+_SILENT_SECONDS = 15.0  # After as long without a line, a step gets a short one.
 _USUAL_COLUMNS = 80  # For terminals whose width is unknown.
 _PROCESSES = tuple(
     name for launcher in LAUNCHERS.values() for name in launcher.processes
@@ -29,35 +32,48 @@ class Progress:
         self._config = config
         self._visible = rank == 0 and logging.level_info()
         self._terminal = find_terminal() if self._visible else None
-        self._marked_at = 0.0  # Start of the interval that is timed.
-        self._marked_step = start_step
+        self._marks: deque[tuple[float, int]] = deque()  # Times and steps of lines.
+        self._shown_at = time.monotonic()
         self._step = start_step
         self._has_bar_on_screen = False
 
     def step_done(self) -> None:
         """Counts a step. The first one isn't timed, since it traces the graph."""
         self._step += 1
-        if not self._marked_at:
+        if not self._marks:
             self._mark()
 
-    def show(self, step: int, numbers: Mapping[str, float]) -> float:
+    def show(self, numbers: Mapping[str, float]) -> float:
         """Prints the numbers whose row has `progress`; returns images per second."""
-        config = self._config
-        elapsed = time.monotonic() - self._marked_at
-        steps = self._step - self._marked_step
-        speed = steps * config.global_batch_size / elapsed if steps and elapsed else 0.0
+        speed = self._speed_since(self._marks[-1]) if self._marks else 0.0
+        shown = {**numbers, "images_per_second": speed}
+        self._print(
+            {
+                name: series.progress.format(shown[name])
+                for name, series in SERIES.items()
+                if series.progress and name in shown
+            }
+        )
         self._mark()
+        return speed
+
+    def show_if_silent(self) -> None:
+        """Prints the step, if nothing was printed for a time, which slow steps take."""
+        if time.monotonic() - self._shown_at >= _SILENT_SECONDS:
+            self._print({})
+
+    def _print(self, numbers: Mapping[str, str]) -> None:
+        """Prints the step, the numbers, and the time left by the speed of late."""
+        config, step = self._config, self._step
         fields = {
             "step": f"step {step}/{config.train_steps}",
             "epoch": f"epoch {config.epoch(step):.2f}",
+            **numbers,
         }
-        shown = {**numbers, "images_per_second": speed}
-        for name, series in SERIES.items():
-            if series.progress and name in shown:
-                fields[name] = series.progress.format(shown[name])
-        if speed:
+        if self._marks and (speed := self._speed_since(self._marks[0])):
             left = (config.train_steps - step) * config.global_batch_size
             fields["time"] = f"{clock(left / speed)} left"
+        self._shown_at = time.monotonic()
         if self._terminal is None:
             self._write("  ".join(fields.values()) + "\n")
         else:
@@ -66,15 +82,14 @@ class Progress:
             line = fit(fields, step / config.train_steps, width)
             self._write(f"\r{line:<{width}}")
             self._has_bar_on_screen = True
-        return speed
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Excludes the time of the block from the images per second."""
         before = time.monotonic()
         yield
-        if self._marked_at:  # Otherwise the time belongs to no step.
-            self._marked_at += time.monotonic() - before
+        pause = time.monotonic() - before
+        self._marks = deque((at + pause, step) for at, step in self._marks)
 
     def say(self, line: str) -> None:
         """Prints a separate line."""
@@ -88,8 +103,15 @@ class Progress:
             self._has_bar_on_screen = False
 
     def _mark(self) -> None:
-        self._marked_at = time.monotonic()
-        self._marked_step = self._step
+        now = time.monotonic()
+        self._marks.append((now, self._step))
+        while len(self._marks) > 1 and self._marks[1][0] <= now - _WINDOW_SECONDS:
+            self._marks.popleft()
+
+    def _speed_since(self, mark: tuple[float, int]) -> float:
+        """Returns images per second; 0 if they are unknown."""
+        elapsed, steps = time.monotonic() - mark[0], self._step - mark[1]
+        return steps * self._config.global_batch_size / elapsed if elapsed else 0.0
 
     def _write(self, text: str) -> None:
         if self._visible:

@@ -142,6 +142,7 @@ class RunLog:
         config, state = self._config, self._state
         self.progress.step_done()
         if not self._is_due_after(state.step):
+            self.progress.show_if_silent()
             return
         cross_entropy = math.fsum(state.losses) / len(state.losses)
         state.losses.clear()
@@ -151,7 +152,7 @@ class RunLog:
             "weight_penalty": self._penalty,
             "learning_rate": settings.learning_rate,
         }
-        numbers["images_per_second"] = self.progress.show(state.step, numbers)
+        numbers["images_per_second"] = self.progress.show(numbers)
         numbers |= self._measured()
         if config.on_bad_record == "skip":
             (total,) = self._communicator.allreduce_sum(np.array([self._num_skipped]))

@@ -58,7 +58,6 @@ def test_a_log_gets_whole_lines(config, clock, log):
         shown.step_done()
     # Nine steps of 50 images in 4.5 seconds; the first one isn't timed.
     assert shown.show(
-        10,
         {
             "loss": 3.0,
             "cross_entropy": 2.5,
@@ -74,7 +73,27 @@ def test_a_log_gets_whole_lines(config, clock, log):
     for _ in range(4):  # Each line is timed from the one before.
         clock.now += 0.25
         shown.step_done()
-    assert shown.show(14, {"loss": 1.0, "learning_rate": 0.1}) == pytest.approx(200)
+    assert shown.show({"loss": 1.0, "learning_rate": 0.1}) == pytest.approx(200)
+
+
+def test_slow_steps_get_lines_and_the_time_left_is_that_of_the_last_minute(
+    config, clock, log
+):
+    shown = Progress(config, 0, 0)
+    for seconds in (10, 10, 1, 10, 5):
+        clock.now += seconds
+        shown.step_done()
+        shown.show_if_silent()
+    lines = log().splitlines()
+    # Steps 2 and 5, 20 and 36 seconds after the start; the first step isn't timed.
+    assert [line.split("  ")[0] for line in lines] == ["step 2/100", "step 5/100"]
+    assert lines[1].endswith("  10:18 left")  # 95 steps of (10 + 1 + 10 + 5) / 4 s.
+    for _ in range(8):  # Steps become faster, and a minute later only they count.
+        clock.now += 10
+        for _ in range(10):
+            shown.step_done()
+        shown.show({})
+    assert log().splitlines()[-1].endswith("  0:15 left")  # 15 steps of a second.
 
 
 @pytest.mark.parametrize("num_before", [0, 2])
@@ -88,7 +107,7 @@ def test_the_time_of_a_pause_does_not_count(config, clock, log, num_before):
     for _ in range(2):
         clock.now += 1
         shown.step_done()
-    assert shown.show(2, {"loss": 1.0, "learning_rate": 0.1}) == pytest.approx(50)
+    assert shown.show({"loss": 1.0, "learning_rate": 0.1}) == pytest.approx(50)
 
 
 def test_a_terminal_gets_a_bar_that_is_drawn_over(config, clock, monkeypatch):
@@ -96,9 +115,10 @@ def test_a_terminal_gets_a_bar_that_is_drawn_over(config, clock, monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("COLUMNS", "90")
     shown = Progress(config, 0, 0)
-    shown.step_done()
-    shown.show(50, {"loss": 1.0, "learning_rate": 0.1})
-    shown.show(100, {"loss": 1.0, "learning_rate": 0.1})
+    for _ in range(2):
+        for _ in range(50):
+            shown.step_done()
+        shown.show({"loss": 1.0, "learning_rate": 0.1})
     shown.say("done")
     assert find_terminal() == Path("/dev/stderr")
     bars, end = terminal.getvalue().rsplit("\n", 2)[:2]
@@ -150,11 +170,11 @@ def test_other_ranks_are_silent_and_the_first_step_alone_has_no_speed(
     for rank in (0, 1):
         shown = Progress(config, 0, rank)
         shown.step_done()
-        assert shown.show(1, {"loss": 1.0}) == 0
+        assert shown.show({"loss": 1.0}) == 0
         clock.now += 1
         shown.step_done()
         shown.say("something")
-        assert shown.show(2, {"loss": 1.0}) == pytest.approx(50)
+        assert shown.show({"loss": 1.0}) == pytest.approx(50)
         shown.close()
         lines = log().splitlines()
         assert len(lines) == (0 if rank else 3)
