@@ -62,8 +62,12 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         raise UserError(f"writing {digits_dir} failed: {error}") from error
     print(f"train: {num_train:,} images, validation: {num_validation:,} images")
-    words = f"--raw_data_dir={digits_dir}", "--local_scratch_dir=RECORDS"
-    print(f"next:  {commands.command('imagenet-to-tfrecords', *words)}")
+    command = commands.command(
+        "imagenet-to-tfrecords",
+        f"--raw_data_dir={digits_dir}",
+        "--local_scratch_dir=RECORDS",
+    )
+    print(f"next:  {command}")
     return 0
 
 

@@ -206,8 +206,8 @@ def finish(config: Config, communicator: Communicator) -> None:
     if communicator.rank == 0:
         folder = config.model_dir
         logging.info("Report: %s", commands.command("resnet-report", folder))
-        words = f"--model_dir={folder}", "IMAGE"
-        logging.info("Predict: %s", commands.command("resnet-predict", *words))
+        predict = commands.command("resnet-predict", f"--model_dir={folder}", "IMAGE")
+        logging.info("Predict: %s", predict)
 
 
 def check_flags(line: CommandLine) -> None:

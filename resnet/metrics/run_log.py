@@ -15,13 +15,12 @@ import numpy as np
 from absl import logging
 
 from data_prep.records import manifest
-from resnet.base import provenance
 from resnet.config.config import Config
 from resnet.config.phases import StepSettings
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
 from resnet.hardware import cpu_features, host
-from resnet.metrics import jsonl, record_log
+from resnet.metrics import jsonl, provenance, record_log
 from resnet.metrics.metrics_log import MetricsLog
 from resnet.metrics.progress import Progress
 from resnet.metrics.record_log import RecordLog

@@ -3,7 +3,7 @@
 import shlex
 import sys
 
-from resnet.base import provenance
+from resnet.metrics import provenance
 from tests.processes import completed
 
 
