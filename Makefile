@@ -2,7 +2,7 @@
 # packages. CI runs the same targets as people do.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv check demo unit parallel jobs test faults root cluster offline browser fuzz bundle wheels lint types format scripts flags docs lock ci clean
+.PHONY: help venv dev check demo unit parallel jobs test faults root cluster offline browser fuzz bundle wheels lint types format scripts flags docs lock ci clean
 
 BIN := .venv/bin
 
@@ -46,54 +46,62 @@ check: venv  ## Check .venv: two ranks all-reduce a number, the C++ ops load
 demo: venv  ## Prepare images, train on 2 ranks, evaluate, draw the curve (in demo-run/)
 	@launch/jobs/demo.sh
 
+# PYTHON,LOCK: installs what the lock names, from the same places as `make venv`.
+INSTALL = . install/pip_settings.sh && take_pip_sources $(1) && $(1) -m pip install --quiet \
+	--no-deps --require-hashes $(if $(WHEELS),--no-index --find-links "$(WHEELS)") -r $(2)
+
+dev: venv  ## What tests, lint and types need besides, in .venv (they call it)
+	@[ .venv/dev -nt requirements-dev.txt ] || \
+	  { $(call INSTALL,$(BIN)/python,requirements-dev.txt) && touch .venv/dev; }
+
 # Tests find the environment's programs first.
 unit parallel jobs faults root cluster offline browser: export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST := python -m pytest
 
-unit: venv  ## Tests of single modules, in three processes
+unit: dev  ## Tests of single modules, in three processes
 	$(PYTEST) tests/unit -m "not slow" -n 3 --dist=loadfile --no-loadscope-reorder
 
-parallel: venv  ## Tests of collective operations, inside one mpirun
+parallel: dev  ## Tests of collective operations, inside one mpirun
 	mpirun -np 2 $(PYTEST) tests/parallel
 	mpirun -np 3 $(PYTEST) tests/parallel
 
-jobs: venv  ## Tests that launch real jobs, two at a time, and some with injected faults
+jobs: dev  ## Tests that launch real jobs, two at a time, and some with injected faults
 	$(PYTEST) tests/jobs tests/fault -m "not slow" -n 2 --dist=loadfile --no-loadscope-reorder
 
 test: unit parallel jobs  ## All tests except the slow ones: unit, parallel, jobs
 
-faults: venv  ## Slow tests: all faults in running jobs, also on two simulated hosts (root)
+faults: dev  ## Slow tests: all faults in running jobs, also on two simulated hosts (root)
 	$(PYTEST) tests/fault tests/jobs tests/unit/test_op_arguments.py -m "fault or slow" --timeout=900
 
-root: venv  ## The part of faults that needs root: simulated hosts, full disks, little memory
+root: dev  ## The part of faults that needs root: simulated hosts, full disks, little memory
 	$(PYTEST) tests/fault --timeout=900 -m root
 
-cluster: venv  ## Planned jobs under Debian's Open MPI and Slurm (tests/cluster/conftest.py)
+cluster: dev  ## Planned jobs under Debian's Open MPI and Slurm (tests/cluster/conftest.py)
 	$(PYTEST) tests/cluster --timeout=900
 
-offline: venv  ## make bundle and make wheels, and what they made in a namespace without network
+offline: dev  ## make bundle and make wheels, and what they made in a namespace without network
 	$(PYTEST) tests/offline --timeout=1800
 
 # Its packages are not in .venv, which needs them for nothing else.
-.venv.browser/.installed: requirements-browser.txt
+.venv.browser/.installed: requirements-browser.txt | venv
 	rm -rf .venv.browser
-	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --target .venv.browser -r $<
+	$(call INSTALL,$(BIN)/python,$<) --target .venv.browser
 	touch $@
 
-browser: venv .venv.browser/.installed  ## The reports in Debian's Chromium (CHROMIUM=path: another one)
+browser: dev .venv.browser/.installed  ## The reports in Debian's Chromium (CHROMIUM=path: another one)
 	PYTHONPATH=.venv.browser $(PYTEST) tests/browser
 
 fuzz:  ## The C++ ops that read files and messages, on hostile inputs under sanitizers
 	@$(MAKE) --no-print-directory -f tests/native/Makefile
 
-lint: venv  ## ruff: rules and format
+lint: dev  ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: venv  ## mypy
+types: dev  ## mypy
 	$(BIN)/mypy
 
-format: venv  ## Format the code
+format: dev  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -108,9 +116,7 @@ flags: venv  ## Write docs/flags.md, the table of all flags, from the programs
 
 .venv.docs/.installed: requirements-docs.txt
 	$(or $(PYTHON),python3) -m venv --clear .venv.docs
-	. install/pip_settings.sh && take_pip_sources .venv.docs/bin/python && \
-	  .venv.docs/bin/python -m pip install --quiet --no-deps --require-hashes \
-	  $(if $(WHEELS),--no-index --find-links "$(WHEELS)") -r $<
+	$(call INSTALL,.venv.docs/bin/python,$<)
 	touch $@
 
 docs: .venv.docs/.installed  ## The documents as a site in build/site, which opens without a network

@@ -6,7 +6,7 @@ It is built in the environment that `make venv` makes:
     .venv/bin/python -m pip wheel --no-deps --no-build-isolation .
 """
 
-import importlib.metadata
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -45,9 +45,7 @@ class BuildWithOps(build_py):
         super().run()
         if self.editable_mode:
             return
-        try:
-            importlib.metadata.version("tensorflow")
-        except importlib.metadata.PackageNotFoundError:
+        if importlib.util.find_spec("tensorflow") is None:
             sys.exit(
                 "error: the compiled ops of resnet-cpu are built with TensorFlow, which"
                 " this environment lacks. Run make venv in a clone; for a wheel then"

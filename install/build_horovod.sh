@@ -27,12 +27,12 @@ key=$({
   "$PYTHON" - <<'EOF'
 import sys
 from importlib.metadata import PackageNotFoundError, version
-mpich = "none"
-try:
-    mpich = version("mpich")
-except PackageNotFoundError:
-    pass
-print(sys.implementation.cache_tag, version("tensorflow"), mpich)
+print(sys.implementation.cache_tag)
+for name in ("tensorflow", "tensorflow-cpu", "mpich"):
+    try:
+        print(name.removesuffix("-cpu"), version(name))
+    except PackageNotFoundError:
+        pass
 EOF
   if [ -n "$MPICXX" ]; then echo "$MPICXX"; "$MPICXX" -show 2>&1 || true; fi
 } | sha256sum | cut -c1-16)

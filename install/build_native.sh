@@ -31,11 +31,12 @@ fi
 if command -v "$CXX" >/dev/null; then compiler=("$CXX"); else read -r -a compiler <<<"$CXX"; fi
 
 # What the library is made from: the checksum of the sources, in the order of ASCII, and
-# TensorFlow. resnet/native/__init__.py compares both. Then the compiler's checksum.
+# TensorFlow's version. resnet/native/__init__.py compares both. Then the compiler's checksum.
 sources_key=$(
   LC_ALL=C
   cat install/build_native.sh resnet/native/*.cc resnet/native/*.h | sha256sum | cut -c1-64
-)$'\n'$(CDPATH='' cd "$venv" && ls -d lib/python*/site-packages/tensorflow-*.dist-info)
+)$'\n'$(find "$venv"/lib/python*/site-packages -maxdepth 1 \
+  -regex '.*/tensorflow\(_cpu\)?-[^-]*\.dist-info' -printf '%f\n' | cut -d- -f2 | sed 's/\.dist$//; q')
 version=$("${compiler[@]}" --version 2>/dev/null) || version=
 compiler_key=$(sha256sum <<<"${compiler[*]} $version" | cut -c1-64)
 try_again='to be tried again'  # Instead of the compiler's checksum.

@@ -22,9 +22,9 @@ OLD=$VENV.old  # The previous environment while it is being replaced.
 REPLACING=$VENV.replacing  # A file beside OLD; without it OLD is of something else.
 CHOICES=$VENV/choices  # The Python and the MPI that .venv was made with.
 READY=$VENV/ready      # Contains the key below; written last.
-DISK_GB=6              # .venv takes about 3 GB, pip's downloads and unpacking the rest.
+DISK_GB=5              # .venv takes about 2 GB, pip's downloads and unpacking the rest.
 TEMPORARY_GB=2         # For the largest package while pip unpacks it, or Horovod's build.
-COST="about 5 minutes on 2 cores, 0.9 GB of downloads and 3.1 GB of disk"
+COST="about 5 minutes on 2 cores, 0.5 GB of downloads and 2.1 GB of disk"
 SELF_CHECK=${SELF_CHECK:-yes}
 
 fail() {
@@ -139,7 +139,7 @@ PY
 key() {  # Prints a checksum of everything that determines the content of .venv.
   {
     echo "$1" "$MPICXX" "$MPICC" "$MPIRUN"
-    cat requirements.txt requirements-dev.txt requirements-build.txt setup.py \
+    cat requirements.txt requirements-build.txt setup.py \
       pyproject.toml install/*.sh install/*.txt
   } | sha256sum | cut -c1-64
 }
@@ -311,27 +311,26 @@ locked() {  # locked only|except NAMES: prints the lock's lines of these package
     named == (how == "only")' requirements.txt
 }
 # What is fetched and installed; the pinned names, of which some are for other systems.
-num_packages=$(sed -nE "/win32/d; s/^([a-zA-Z0-9][^=]*)==.*/\1/p" requirements.txt \
-  requirements-dev.txt | sort -u | wc -l)
+num_packages=$(sed -nE "/win32|!= 'x86_64'/d; s/^([a-zA-Z0-9][^=]*)==.*/\1/p" \
+  requirements.txt | sort -u | wc -l)
 pip=(env TMPDIR="$temporary" PIP_ROOT_USER_ACTION=ignore "$TARGET/bin/python" -m pip)
 install() { "${pip[@]}" install --progress-bar off --no-deps "$@"; }
 
 install_packages() {
-  local apart=(tensorflow)
+  local apart=(tensorflow tensorflow-cpu)  # One of them, as the machine is.
   take_pip_sources "$TARGET/bin/python"
   # The locks are complete, so pip need not resolve dependencies (and would fail on some: it
   # meets etils[epath] before the pinned etils). Packages that come as source are built with
   # the first three.
   locked only setuptools wheel packaging >"$temporary/first.txt"
   install --require-hashes -r "$temporary/first.txt"
+  locked only "${apart[@]}" >"$temporary/tensorflow.txt"
   [ -z "$MPICXX" ] || apart+=(mpich mpi4py)
-  locked only tensorflow >"$temporary/tensorflow.txt"
   locked except "${apart[@]}" >"$temporary/others.txt"
   # Half of the work is TensorFlow, which takes a core of its own.
   "${pip[@]}" install --progress-bar off --no-deps --require-hashes \
     -r "$temporary/tensorflow.txt" &
-  install --no-build-isolation --require-hashes -r "$temporary/others.txt" \
-    -r requirements-dev.txt
+  install --no-build-isolation --require-hashes -r "$temporary/others.txt"
   wait $!
   if [ -n "$MPICXX" ]; then
     install --require-hashes --target "$temporary/tools" -r install/requirements-mpi4py.txt

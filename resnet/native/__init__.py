@@ -80,16 +80,11 @@ def _load() -> tuple[Any | None, str]:
 
 
 def _why_outdated() -> str:
-    """Returns what has changed since the library was built; empty if nothing has.
-
-    An installed wheel has no key beside the library, and no sources.
-    """
+    """Returns what has changed since the library was built; empty if nothing has."""
     key = OPS_LIBRARY.with_suffix(".key")
     if not key.exists():
         return ""
-    sources, package, *_ = [*key.read_text().splitlines(), "", ""]
-    # The second line ends with the name of TensorFlow's folder of metadata.
-    version = package.rpartition("/tensorflow-")[2].removesuffix(".dist-info")
+    sources, version, *_ = [*key.read_text().splitlines(), "", ""]
     if version and version != tf.__version__.replace("-", ""):
         return f"with TensorFlow {version}, and this is {tf.__version__}"
     script = OPS_LIBRARY.parents[2] / "install" / "build_native.sh"

@@ -12,6 +12,8 @@ from pathlib import Path
 from resnet.base.errors import UserError
 
 PACKAGES = ("tensorflow", "keras", "numpy", "horovod", "mpi4py")
+# TensorFlow's names on PyPI: the second one lacks what GPUs need.
+TENSORFLOW = ("tensorflow", "tensorflow-cpu")
 COMPILED_OPS = Path(__file__).parents[1] / "native" / "libresnet_ops.so"
 _FOLDERS = ("resnet", "data_prep")
 _SOURCES = (".py", ".c", ".cc", ".h")
@@ -36,11 +38,18 @@ def describe() -> dict[str, str]:
 
 
 def check_origins() -> None:
-    """Refuses packages that PYTHONPATH, or a home's own packages, hide.
+    """Refuses packages that others hide or replace.
 
     Raises:
-        UserError: If a package would be another one than that of the environment.
+        UserError: If PYTHONPATH or a home's own packages hide one of the environment,
+            or if TensorFlow is installed under two names.
     """
+    if all(_version_of(name) for name in TENSORFLOW):
+        raise UserError(
+            f"{' and '.join(TENSORFLOW)} are both installed, and each has replaced"
+            " files of the other. Run pip uninstall"
+            f" {' '.join(TENSORFLOW)}, and install one of them."
+        )
     folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     for name in PACKAGES:
         used, own = PathFinder.find_spec(name), PathFinder.find_spec(name, folders)
@@ -66,7 +75,12 @@ def code_digest(root: Path) -> str:
 
 
 def _version(package: str) -> str:
+    names = TENSORFLOW if package == "tensorflow" else (package,)
+    return next(filter(None, map(_version_of, names)), "none")
+
+
+def _version_of(distribution: str) -> str:
     try:
-        return importlib.metadata.version(package)
+        return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return "none"
+        return ""

@@ -30,13 +30,9 @@ for program in sys.argv[1:]:
     print(f"{program} has ended with {code}")
 """
 WITHOUT_TENSORFLOW = """
-import importlib.metadata as metadata, runpy, sys
-version = metadata.version
-def version_of(name):
-    if name == "tensorflow":
-        raise metadata.PackageNotFoundError(name)
-    return version(name)
-metadata.version = version_of
+import importlib.util as util, runpy, sys
+find_spec = util.find_spec
+util.find_spec = lambda name: None if name == "tensorflow" else find_spec(name)
 sys.argv = ["setup.py", *sys.argv[1:]]
 runpy.run_path("setup.py", run_name="__main__")
 """

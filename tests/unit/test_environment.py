@@ -90,6 +90,21 @@ def test_a_package_that_another_hides_is_refused(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("installed", "version"),
+    [({"tensorflow"}, "2"), ({"tensorflow-cpu"}, "2"), (set(), "none")],
+)
+def test_either_name_of_tensorflow_counts_but_not_both(monkeypatch, installed, version):
+    monkeypatch.setattr(
+        versions, "_version_of", lambda name: "2" if name in installed else ""
+    )
+    assert versions._version("tensorflow") == version
+    versions.check_origins()
+    monkeypatch.setattr(versions, "_version_of", lambda name: "2")
+    with pytest.raises(UserError, match="pip uninstall tensorflow tensorflow-cpu"):
+        versions.check_origins()
+
+
+@pytest.mark.parametrize(
     ("kind", "allowed", "words"),
     [
         (resource.RLIMIT_NOFILE, 20, r"64 open files \(ulimit -Hn\); .* allowed 20\."),
