@@ -83,14 +83,26 @@ def describe_run(
     """Returns the plan of a run, with what the ranks send if `exchange` says."""
     lines = []
     for label, text in _facts(recipe, derived, exchange):
-        lines += hanging(f"{label:{_LABEL_WIDTH}}", text)
+        lines += hanging(f"{label:{_LABEL_WIDTH}}", text) if text else []
     lines += ["", *_tables(derived), "", *_bars(derived)]
     changes = describe_changes(recipe, overrides, derived)
-    lines += listed("Why", recipe.reasons)
+    lines += listed("Why", [*recipe.reasons, *_reasons(derived.config)])
     lines += listed("Changed from the recipe", changes)
     lines += listed("Deviations from the source", recipe.deviations)
     lines += listed("Warnings", warnings(derived))
     return "\n".join(lines)
+
+
+def _reasons(config: Config) -> Iterator[str]:
+    """Yields why a run has settings that may look like a mistake."""
+    last, size = config.phases[-1], config.image_size
+    is_of_area = last.augmentation.startswith("random_resized_crop")
+    if is_of_area and (trained := last.image_size or size) < size:
+        yield (
+            f"evaluated at {size} px, {size / trained:.3g} times the {trained} px of"
+            " the last phase: objects look larger in random crops, which more pixels"
+            " in evaluation make up for (Touvron et al. 2019, arXiv:1906.06423)"
+        )
 
 
 def warnings(derived: Derived) -> Iterator[str]:
@@ -117,7 +129,7 @@ def _facts(
     if config.last_step < config.train_steps:
         length += f"; training stops after step {config.last_step:,}"
     yield "recipe", f"{recipe.name}, from {recipe.source}"
-    yield "published", recipe.published or "nothing"
+    yield "published", recipe.published
     yield "network", _network(config)
     yield "examples", f"{config.num_train_examples:,}"
     yield "global batch", batch
@@ -142,8 +154,7 @@ def _facts(
             weights = f"weights from {config.initial_weights}"
         name = derived.phases[0].settings.name
         yield "start", f"phase {name} at step {first:,}, {weights}"
-    if exchange:
-        yield "exchange", exchange
+    yield "exchange", exchange
 
 
 def batch_of(derived: Derived, parts: str) -> str:
@@ -276,10 +287,12 @@ def _tables(derived: Derived) -> list[str]:
         momentum += ", reset" if phase.reset_momentum else ""
         what.append((phase.name, momentum, *others, _training_images(phase)))
     names = [name.replace("_", " ") for name in _COLUMNS]
+    note = OPTIMIZERS[config.optimizer].note.format(**vars(config))
     return [
         *_columns(("phase", "steps", "epochs", "images", "learning rate"), when),
         "",
         *_columns(("phase", *names, "training images"), what),
+        *textwrap.wrap(note, WIDTH),
     ]
 
 

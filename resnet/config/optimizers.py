@@ -9,6 +9,7 @@ class OptimizerRow(NamedTuple):
     module: str  # The module with its `RULE`.
     description: str  # What --explain calls it, with the names of settings in braces.
     is_decoupled: bool = False  # Whether the decay acts on variables, not in the loss.
+    note: str = ""  # What --explain says below the momentum and decay of phases.
 
 
 OPTIMIZERS = {
@@ -26,6 +27,8 @@ OPTIMIZERS = {
     ),
     "muon": OptimizerRow(
         "resnet.optim.muon",
-        "Muon for convolutions (momentum {muon_momentum:g}), momentum",
+        "Muon for convolutions, for all else momentum",
+        note="The weights of convolutions have Muon's momentum, {muon_momentum:g}, and"
+        " don't decay.",
     ),
 }

@@ -21,6 +21,7 @@ from resnet.data.record_files import ExampleShard
 from resnet.distributed.communicator import AgreedFailure
 from resnet.evaluation import test_time_augmentation, top_classes
 from resnet.evaluation.top_classes import TopClasses
+from resnet.metrics import accuracy
 from resnet.optim import losses
 from resnet.runtime.job import Job
 from resnet.runtime.preemption import Preempted, stop_requested
@@ -52,19 +53,23 @@ class Result:
     count: int  # Of the examples, without the corrupt records.
     skipped_records: int = 0
     views: str = "center"  # Those of each image that were averaged, of `VIEWS`.
+    num_classes: int = 0  # 0 if unknown.
 
     def as_dict(self) -> dict[str, float]:
         """Returns the numbers by name; `skipped_records` only if there are any."""
         numbers = asdict(self)
-        del numbers["views"]
+        del numbers["views"], numbers["num_classes"]
         if not self.skipped_records:
             del numbers["skipped_records"]
         return numbers
 
     def __str__(self) -> str:
+        interval = accuracy.interval_text(self.top1, self.count)
+        has_top5 = not accuracy.top5_is_certain(self.num_classes)
         return (
-            f"top-1 {100 * self.top1:.2f} %, top-5 {100 * self.top5:.2f} %,"
-            f" cross-entropy {self.cross_entropy:.4f} on {self.count:,} images"
+            f"top-1 {100 * self.top1:.2f} % (95 % interval: {interval})"
+            + (f", top-5 {100 * self.top5:.2f} %" if has_top5 else "")
+            + f", cross-entropy {self.cross_entropy:.4f} on {self.count:,} images"
             + (f", views {self.views}" if self.views != "center" else "")
             + (f", {self.skipped_records:,} skipped" if self.skipped_records else "")
         )
@@ -280,7 +285,8 @@ class Evaluator:
                 "Rerun the same command to start the evaluation over",
             )
         result = result_of(all_sums, int(num_skipped), num_examples, penalty)
-        return replace(result, views=self._views)
+        classes = self._config.num_classes
+        return replace(result, views=self._views, num_classes=classes)
 
     def _logits(self, images: tf.Tensor) -> tf.Tensor:
         return test_time_augmentation.predict(self._model, images, self._views)

@@ -18,6 +18,7 @@ from resnet.base import atomic_files
 from resnet.base.errors import UserError
 from resnet.base.text import size
 from resnet.config.config import Config, Derived
+from resnet.metrics import accuracy
 from resnet.metrics.jsonl import Line
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def _draw_accuracy(axes: "Axes", runs: Sequence[LoggedRun]) -> None:
             axes.plot(epochs, percents, style, color=color, label=label, markersize=4)
 
     for number, run in enumerate(runs):
-        if is_alone:
+        if is_alone and not accuracy.top5_is_certain(run.config.num_classes):
             draw(run, "eval", "top5", "top-5", f"o- {_GREY}")
         for kind, (style, suffix) in _EVALUATIONS.items():
             label = "top-1" if is_alone else run.name.replace("$", r"\$")

@@ -12,7 +12,7 @@ from resnet.checkpoint import integrity, step_dirs
 from resnet.config.config import CONFIG_FILE, Config
 from resnet.evaluation import prediction_file
 from resnet.evaluation.prediction_file import Predictions
-from resnet.metrics import jsonl
+from resnet.metrics import accuracy, jsonl
 from resnet.metrics.jsonl import Line
 from resnet.report.words import isolated
 from resnet.watchdog import history
@@ -42,10 +42,10 @@ class RunFolder:
     name: str  # What the page calls the run.
     settings: Mapping[str, Any] = field(default_factory=dict)  # Of `config.json`.
     config: Config | None = None  # The same, parsed; None if it isn't valid.
-    lines: Sequence[Line] = ()  # The lines of `metrics.jsonl`.
+    lines: Sequence[Line] = ()  # Of `metrics.jsonl`, without what says nothing.
     checkpoints: Sequence[SavedStep] = ()  # The checkpoints, the oldest first.
     events: Sequence[Mapping[str, Any]] = ()  # Of `history.jsonl`, the oldest first.
-    failure: Mapping[str, Any] | None = None  # The contents of `failure.json`.
+    failure: Mapping[str, Any] | None = None  # Of `failure.json`, but of a refusal.
     diverged: Sequence[Mapping[str, Any]] = ()  # Of `diverged-step-*.json`.
     predictions: Sequence[Predictions] = ()  # By step, then by time.
     study: Mapping[str, Any] | None = None  # The contents of `study.json`.
@@ -119,15 +119,16 @@ def read(path: Path) -> RunFolder:
     events, num_unreadable = history.read(path)
     if num_unreadable:
         notes.append(f"{num_unreadable:,} line(s) of {history.FILE} can't be read.")
+    config, failure = _config(settings, notes), history.read_failure(path) or {}
     run = RunFolder(
         path=path,
         name=path.resolve().name,
         settings=settings,
-        config=_config(settings, notes),
-        lines=_lines(path / jsonl.FILE, notes),
+        config=config,
+        lines=_telling(_lines(path / jsonl.FILE, notes), config),
         checkpoints=_checkpoints(path, notes),
         events=events,
-        failure=history.read_failure(path),
+        failure=None if failure.get("locked") else failure or None,
         diverged=list(filter(None, diverged)),
         predictions=_predictions(path, notes),
         study=study,
@@ -178,6 +179,16 @@ def _lines(file: Path, notes: list[str]) -> list[Line]:
     if not any(line["kind"] == "train" for line in lines):
         notes.append(f"{file.name} has no lines of training yet.")
     return lines
+
+
+def _telling(lines: Sequence[Line], config: Config | None) -> list[Line]:
+    """Returns lines without top-5 that is always right, and messages never sent."""
+    says_nothing: set[str] = set()
+    if config is not None and accuracy.top5_is_certain(config.num_classes):
+        says_nothing.add("top5")
+    if not any(line.get("bytes_sent_per_step") for line in lines):  # As on one rank.
+        says_nothing |= {"bytes_sent_per_step", "message_bytes_per_step"}
+    return [{name: line[name] for name in line.keys() - says_nothing} for line in lines]
 
 
 def _checkpoints(path: Path, notes: list[str]) -> list[SavedStep]:

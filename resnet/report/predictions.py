@@ -1,6 +1,7 @@
 """The stored predictions of a run: by class, confusions, wrong images, calibration."""
 
 import base64
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from resnet.evaluation.prediction_file import Predictions
+from resnet.metrics.accuracy import interval_text
 from resnet.report import charts
 from resnet.report.charts import Figure, Table
 from resnet.report.words import MISSING, isolated, percent
@@ -37,11 +39,12 @@ def section(predictions: Predictions, run_records: str) -> dict[str, Any]:
     )
     pairs = most_confused(counts, _MAX_PAIRS)
     is_right = predictions.is_right
+    top1 = float(np.mean(is_right)) if len(is_right) else math.nan
     return {
         "predictions": predictions,
         "is_of_run": run_records in ("", predictions.records_sha256),
-        "accuracy": float(np.mean(is_right)) if len(is_right) else None,
-        "is_perfect": bool(np.all(is_right)),
+        "accuracy": top1,
+        "interval": len(is_right) and interval_text(top1, len(is_right)),
         **_by_class(counts, names),
         "pairs": Table(
             "Images of a class that were taken for another one",

@@ -75,10 +75,8 @@ def _between_runs(runs: Sequence[RunFolder]) -> tuple[Table | None, Table | None
     ]
     if not rows:
         return None, None
-    title, header = (
-        "Settings that differ between the runs",
-        ("setting", *(run.name for run in runs)),
-    )
+    title = "Settings that differ between the runs"
+    header = ("setting", *(run.name for run in runs))
     of_phases = [row for row in rows if ": " in row[0]]
     if len(of_phases) <= _MAX_OPEN:
         return Table(title, header, rows), None

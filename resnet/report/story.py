@@ -11,12 +11,14 @@ from resnet.base.text import duration
 from resnet.checkpoint import retention
 from resnet.config import phases
 from resnet.config.config import Derived
+from resnet.metrics.accuracy import interval_text
 from resnet.report import words
 from resnet.report.charts import Table
 from resnet.report.folder import RunFolder
 from resnet.report.words import MISSING, number, percent
 
 PHASE, CHECKPOINT, START, FAULT = "phases", "checkpoints", "starts and ends", "faults"
+_IS_RESULT = {"top1", "count"}.issubset
 _KINDS = {"eval": "", "eval_ema": " (EMA weights)"}
 _SETTINGS = {
     "image_size": " at {} px",
@@ -35,7 +37,8 @@ _DATA_SETS = {
 # Names of folders that say nothing about the images in them.
 _COMMON_FOLDERS = ("/", "data", "records", "tfrecords", "tfrecord")
 _RESNET = re.compile(r"resnet(\d+)(d?)")
-_NUM_RESULTS = 6  # First columns of the table of runs, which are always shown.
+_ENDS = {"end": "ended", "failure": "failed", "refusal": "another start was refused"}
+_NUM_RESULTS = 7  # First columns of the table of runs, which are always shown.
 _MOST_FACTS = 4  # Most facts shown of an event that isn't known.
 _SHOWN_HOSTS = 4
 
@@ -90,6 +93,9 @@ def comparison(runs: Sequence[RunFolder]) -> Table:
         row = {
             "run": run.name,
             "top-1, last": percent(last["top1"]) if last else MISSING,
+            "95 % interval": interval_text(last["top1"], last["count"])
+            if last
+            else MISSING,
             "top-1, best": _accuracy(best) if best else MISSING,
             "cross-entropy": last.get("cross_entropy") if last else None,
             "training time": duration(seconds) if seconds else MISSING,
@@ -116,12 +122,12 @@ def comparison(runs: Sequence[RunFolder]) -> Table:
 
 def last_evaluation(run: RunFolder) -> Mapping[str, Any] | None:
     """Returns the last line of evaluating the weights; None if there is none."""
-    return next((of for of in reversed(run.of_kind("eval")) if "top1" in of), None)
+    return next(filter(_IS_RESULT, reversed(run.of_kind("eval"))), None)
 
 
 def best_evaluation(run: RunFolder) -> Mapping[str, Any] | None:
     """Returns the line of evaluation with the highest top-1; None without any."""
-    lines = [line for line in run.lines if line["kind"] in _KINDS and "top1" in line]
+    lines = filter(_IS_RESULT, (line for line in run.lines if line["kind"] in _KINDS))
     return max(lines, key=lambda line: line["top1"], default=None)
 
 
@@ -198,9 +204,11 @@ def _how_well(run: RunFolder) -> str:
         return f"{text} of the training images, which the network has seen."
     if last is None or best is None:
         return "No evaluation has been logged yet."
-    text = f"Top-1 {percent(last['top1'])}, top-5 {percent(last.get('top5'))}"
-    if count := last.get("count"):
-        text += f" on {count:,} validation images"
+    interval = interval_text(last["top1"], last["count"])
+    text = f"Top-1 {percent(last['top1'])} (95 % interval: {interval})"
+    if "top5" in last:
+        text += f", top-5 {percent(last['top5'])}"
+    text += f" on {last['count']:,} validation images"
     views = run.settings.get("eval_views", "center")
     if views != "center":
         text += f", views {words.value(views)},"
@@ -213,8 +221,7 @@ def _how_well(run: RunFolder) -> str:
 def _state(run: RunFolder) -> str:
     step = run.last_step
     of = f" of {run.config.train_steps:,}" if run.config is not None else ""
-    # That of a locked folder is of another job, which the run doesn't notice.
-    if run.failure and not run.failure.get("locked"):
+    if run.failure:
         reason = run.failure.get("reason", "for an unknown reason")
         return f"Failed, last at step {step:,}{of}: {reason}."
     ends = run.events_of("start", "end")
@@ -302,9 +309,8 @@ def _event(event: Mapping[str, Any]) -> str:
             more = ", …" if len(of_hosts) > _SHOWN_HOSTS else ""
             text += f" on {event.get('num_ranks')} rank(s) of {shown}{more}"
         return text
-    if kind in ("end", "failure", "supervisor"):
-        prefix = {"end": "ended", "failure": "failed"}.get(kind, kind)
-        return f"{prefix}: {event.get('reason', '')}"
+    if "reason" in event:
+        return f"{_ENDS.get(kind, kind)}: {event['reason']}"
     facts = [f"{key} {event[key]}" for key in event if key not in ("event", "time")]
     return f"{kind}: {', '.join(facts[:_MOST_FACTS])}" if facts else str(kind)
 

@@ -21,8 +21,9 @@ _STEP = re.compile(r"\bstep (\d+)")
 def append(model_dir: Path, event: str, **facts: Any) -> None:
     """Appends an event; disk errors are ignored, since they must not end a run.
 
-    The event is "start", "end", "export", "failure" or "supervisor"; the facts are JSON
-    values. Several processes may append to one file: a line is written at once.
+    The event is "start", "end", "export", "failure", "refusal" (of a second start) or
+    "supervisor"; the facts are JSON values. Several processes may append to one file: a
+    line is written at once.
     """
     line = json.dumps({"event": event, "time": round(time.time(), 1), **facts}) + "\n"
     with contextlib.suppress(OSError):
@@ -69,7 +70,8 @@ def write_failure(model_dir: Path, reason: str, is_locked: bool = False) -> None
     with contextlib.suppress(OSError):
         model_dir.mkdir(parents=True, exist_ok=True)
         (model_dir / FAILURE_FILE).write_text(json.dumps(facts) + "\n")
-    append(model_dir, "failure", step=facts["step"], reason=reason)
+    event = "refusal" if is_locked else "failure"
+    append(model_dir, event, step=facts["step"], reason=reason)
 
 
 def read_failure(model_dir: Path) -> dict[str, Any] | None:

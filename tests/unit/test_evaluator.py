@@ -424,11 +424,17 @@ def test_images_of_wrong_predictions_are_kept_the_most_certain_first(
 def test_a_result_reads_as_percents():
     result = Result(0.75232, 0.9241, 1.9024274, cross_entropy=1.25, count=50_000)
     assert str(result) == (
-        "top-1 75.23 %, top-5 92.41 %, cross-entropy 1.2500 on 50,000 images"
+        "top-1 75.23 % (95 % interval: 74.9 to 75.6 %), top-5 92.41 %,"
+        " cross-entropy 1.2500 on 50,000 images"
     )
     result = Result(0.5, 1.0, 2.0, 1.25, 8, skipped_records=1, views="flip")
     assert str(result).endswith("on 8 images, views flip, 1 skipped")
-    assert "views" not in result.as_dict()  # They are a setting of the run.
+    # They are settings of the run.
+    assert {"views", "num_classes"}.isdisjoint(result.as_dict())
+    for num_classes in (5, 6):
+        few = dataclasses.replace(result, num_classes=num_classes)
+        assert ("top-5" in str(few)) == (num_classes == 6)
+        assert few.as_dict() == result.as_dict()
 
 
 @settings(max_examples=25)

@@ -254,3 +254,34 @@ def test_of_the_published_runs_there_is_nothing_to_say():
         size = recipe.rank_batch_size or recipe.global_batch_size
         run = derived(recipe, recipe.global_batch_size // size)
         assert explain.describe_changes(recipe, {}, run) == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "size", "expected"),
+    [
+        ("imagenette_best", 176, ["evaluated at 176 px, 1.1 times the 160 px"]),
+        ("imagenette_best", 160, []),  # As large as in training.
+        ("imagenet_18ep", 224, ["evaluated at 224 px, 1.17 times the 192 px"]),
+        ("cifar10_94", 32, []),
+    ],
+)
+def test_a_larger_size_in_evaluation_has_a_reason(recipe, size, expected):
+    run = dataclasses.replace(derived(RECIPES[recipe], 1).config, image_size=size)
+    text = " ".join(explain.describe_run(RECIPES[recipe], {}, Derived(run, 1)).split())
+    assert re.findall(r"evaluated at \d+ px, \S+ times the \d+ px", text) == expected
+    assert ("arXiv:1906.06423" in text) == bool(expected)
+
+
+def test_the_momentum_and_decay_of_muon_stand_beside_those_of_other_variables():
+    text = told(RECIPES["imagenette_best"], 1)
+    lines = text.splitlines()
+    (note,) = (line for line in lines if "Muon's momentum, 0.6" in line)
+    assert "0.9       0.0005" in lines[lines.index(note) - 3]
+    assert text.count("0.6") == 1
+    assert "Muon's momentum" not in told(COLLAPSE)
+
+
+def test_a_recipe_without_a_published_accuracy_says_nothing_of_one():
+    for recipe in RECIPES.values():
+        lines = row(told(recipe, 1), "published")
+        assert lines == [] if not recipe.published else len(lines) == 1

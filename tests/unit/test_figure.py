@@ -17,7 +17,7 @@ from resnet.metrics.figure import LoggedRun, StudyRow
 
 @pytest.fixture(scope="module")
 def config() -> Config:
-    return resolve(digits.DIGITS, {}, 1437, ("a", "b"))
+    return resolve(digits.DIGITS, {}, 1437, tuple("abcdef"))
 
 
 def lines_of(train_losses, eval_losses) -> list[jsonl.Line]:
@@ -95,6 +95,9 @@ def test_a_run_is_drawn_with_its_numbers(config):
         "top-1: 50.00 %": [(0.1, 50.0)],
     }
     assert accuracy.get_title(loc="left") == "Validation accuracy on 1,234 images, %"
+    few = dataclasses.replace(config, num_classes=5)
+    accuracy = figure.learning_curves([dataclasses.replace(run, config=few)]).axes[1]
+    assert list(points(accuracy)) == ["top-1: 50.00 %"]
     assert len(rate.get_lines()[0].get_ydata()) == 3  # Of each step.
     without = figure.learning_curves([LoggedRun("a", config, lines_of([2.0], []))])
     title = without.axes[1].get_title(loc="left")

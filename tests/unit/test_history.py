@@ -58,6 +58,8 @@ def test_a_failure_names_its_step(tmp_path, reason, step, is_locked):
     failure = history.read_failure(tmp_path)
     assert (failure["step"], failure["reason"]) == (step, reason)
     assert failure["locked"] is is_locked
+    ((event,), _) = history.read(tmp_path)
+    assert event["event"] == ("refusal" if is_locked else "failure")
     history.remove_failure(tmp_path)
     history.remove_failure(tmp_path)
     assert history.read_failure(tmp_path) is None

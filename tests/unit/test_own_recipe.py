@@ -91,7 +91,9 @@ def test_explain_has_a_reason_with_the_numbers_of_each_choice():
     text = " ".join(text.split())
     for words in (
         "global batch 32 = 4 rank(s) x 8",
-        "image size 176: the median of the images' shorter sides is 240 pixels",
+        "image size 176: the median of the images' shorter sides is 240 pixels;"
+        " the recipe uses at most 176",
+        "evaluated at 176 px, 1.1 times the 160 px of the last phase: ",
         "resnet18d: resnet9 is for less than 64 pixels",
         "batch 32: 900 images / 28 steps per epoch at least",
         "67 epochs: 20 * (10,000 / 900 images)^0.5, within 20 to 200",

@@ -18,7 +18,7 @@ from resnet.config.config import load_config, save_config
 from resnet.evaluation import prediction_file
 from resnet.metrics import jsonl
 from resnet.metrics.table import METRICS
-from resnet.report import charts, folder, page, refresh, story
+from resnet.report import charts, curves, folder, page, refresh, story
 from resnet.watchdog import history
 from tests.in_process import assert_refused, run
 from tests.unit.report_runs import append_line, cut_log, make_run, save_checkpoint
@@ -27,6 +27,7 @@ from tests.unit.stored_predictions import predictions
 EVIL = "<script>alert(1)</script>"
 JPEG = "data:image/jpeg;base64,"
 _VOID = {"img", "meta"}
+_NOTHING_SENT = '"bytes_sent_per_step": 0'
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +78,10 @@ def test_three_lines_say_what_the_run_is(tmp_path):
     history.append(tmp_path, "end", step=400, reason="the training is done")
     text = words_of(tmp_path)
     assert "resnet18 at 32 px on 1,437 training images of 3 classes" in text
-    assert "Top-1 75.00 %, top-5 100.00 % on 360 validation images at step 400" in text
+    # Of three classes, top-5 is always right.
+    expected = "Top-1 75.00 % (95 % interval: 70.3 to 79.2 %) on 360 validation images"
+    assert f"{expected} at step 400" in text
+    assert "top-5" not in text.lower()
     # 400 steps of 64 images at 64 images per second.
     assert "Finished: 400 steps. 7 min of training, 64 images/s, 2 rank(s)" in text
     assert "h (EPYC)" in text
@@ -177,7 +181,7 @@ def test_command_commit_and_packages_of_the_last_start_are_shown(tmp_path):
 
 
 def test_each_metric_has_a_chart_and_its_table(tmp_path):
-    make_run(tmp_path)
+    make_run(tmp_path, "abcdef")
     reader = Reader(text_of(tmp_path))
     drawn = [attrs for _, attrs in reader.tags if attrs.get("class") == "chart"]
     labels = [str(attrs["aria-label"]) for attrs in drawn]
@@ -221,7 +225,8 @@ def test_runs_are_compared(tmp_path):
     text = words_of(tmp_path / "one", tmp_path / "two")
     assert "in all of them, steps 400, model resnet18, recipe digits" in text
     assert (
-        "run top-1, last top-1, best cross-entropy training time images/s one" in text
+        "run top-1, last 95 % interval top-1, best cross-entropy training time"
+        " images/s one 75.00 % 70.3 to 79.2 %" in text
     )
     assert "Settings that differ between the runs setting one two" in text
     assert "one: training" in text
@@ -234,7 +239,7 @@ def test_predictions_are_shown_by_class(tmp_path):
     text = words_of(tmp_path)
     # By hand: |.9-1| + |.6-0| + |.8-1| + |.7-1| + |1-1| + |.5-0|, each of a bin.
     for words in (
-        "Evaluation of step 20: top-1 66.67 % on 6 validation images.",
+        "Evaluation of step 20: top-1 66.67 % (95 % interval: 30.0 to 90.3 %) on 6",
         "Accuracy of each class, the least first class images top-1",
         "a 2 50.00 % b (1)",
         "c 2 50.00 % a (1)",
@@ -268,7 +273,7 @@ def test_predictions_of_other_images_than_the_runs_are_told(tmp_path, digest, is
     save_config(dataclasses.replace(config, **digests))
     prediction_file.write(tmp_path, "step", predictions())
     text = words_of(tmp_path)
-    assert "top-1 66.67 % on 6 validation images." in text
+    assert "top-1 66.67 % (95 % interval: 30.0 to 90.3 %) on 6" in text
     assert ("They are not the validation images of the run." in text) == is_told
 
 
@@ -378,8 +383,31 @@ def test_a_failed_run_says_how_far_it_came_and_why(tmp_path):
 def test_a_job_that_found_the_folder_locked_is_no_failure_of_the_run(tmp_path):
     make_run(tmp_path)
     history.append(tmp_path, "end", step=400, reason="the training is done")
-    history.write_failure(tmp_path, "it is locked by another job", is_locked=True)
-    assert "Finished: 400 steps" in words_of(tmp_path)
+    reason = "it is locked by another job (process 12)"
+    history.write_failure(tmp_path, reason, is_locked=True)
+    text = words_of(tmp_path)
+    assert "Finished: 400 steps" in text
+    assert f"another start was refused: {reason}" in text
+    assert {moment.lane for moment in story.timeline(folder.read(tmp_path))} == {
+        story.PHASE,
+        story.START,
+    }
+    (tmp_path / history.FILE).unlink()  # As if the disk were full.
+    assert reason not in words_of(tmp_path)
+
+
+@pytest.mark.parametrize("num_classes", [5, 6])
+def test_top5_of_few_classes_and_messages_of_one_rank_are_not_shown(
+    tmp_path, num_classes
+):
+    make_run(tmp_path, tuple("abcdef")[:num_classes])
+    log = tmp_path / jsonl.FILE
+    if is_alone := num_classes == 5:
+        text = log.read_text().replace('"bytes_sent_per_step": 1000', _NOTHING_SENT)
+        log.write_text(text)
+    titles = {chart.metric.title for chart in curves.of_runs([folder.read(tmp_path)])}
+    assert ("Top-5 accuracy" in titles) == (num_classes == 6)
+    assert ("Bytes of gradients per step" in titles) != is_alone
 
 
 def test_checkpoints_and_versions_are_shown(tmp_path):

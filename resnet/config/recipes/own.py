@@ -94,10 +94,11 @@ def _multiple(number: float, of: int) -> int:
 
 def _reasons(recipe: Recipe, num_classes: int, median_side: int) -> Iterator[str]:
     images = f"{recipe.num_train_examples:,} images"
-    yield (
-        f"image size {recipe.image_size}: the median of the images' shorter sides is"
-        f" {median_side:,} pixels"
-    )
+    text = f"image size {recipe.image_size}: the median of the images' shorter sides is"
+    text += f" {median_side:,} pixels"
+    if median_side > IMAGENETTE_BEST.image_size:
+        text += f"; the recipe uses at most {IMAGENETTE_BEST.image_size}"
+    yield text
     yield (
         f"{recipe.model}: resnet9 is for less than {_SMALL_SIDE} pixels, resnet18d for"
         f" more and less than {_DEEP_FROM:,} images, resnet34d for more of both"

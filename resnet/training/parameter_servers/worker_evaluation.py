@@ -2,6 +2,7 @@
 
 from collections import deque
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -86,7 +87,8 @@ class WorkerEvaluator:
                 "stopped during an evaluation",
                 "Rerun the same command to start the evaluation over",
             )
-        return result_of(sums.tolist(), 0, num_examples, penalty)
+        of_all = result_of(sums.tolist(), 0, num_examples, penalty)
+        return replace(of_all, num_classes=self._config.num_classes)
 
     def _naming_corrupt_records(self, *starting: int) -> AbstractContextManager[None]:
         """Returns `naming_corrupt_records` for batches, by their first examples."""
