@@ -41,7 +41,7 @@ from data_prep.worker_processes import Progress
 from resnet.base import cli, commands, limits
 from resnet.base.errors import UserError, naming_failures
 from resnet.base.settings import COUNT_OR_ZERO, setting
-from resnet.base.text import first_of
+from resnet.base.text import counted, first_of
 
 
 @dataclass(frozen=True)
@@ -228,8 +228,8 @@ def _write(
             )
         if num_changed := num_reported - len(finished):
             _log(
-                f"warning: {num_changed:,} shards of the earlier run are written again:"
-                " they, or the images in them, have changed since"
+                f"warning: {counted(num_changed, 'shard')} of the earlier run to write"
+                " again: they, or the images in them, have changed since"
             )
         progress.start_rate()
         convert.write_shards(plan, finished, num_processes, progress.add)
@@ -240,19 +240,18 @@ def _write(
             f"warning: all {split_name} images of class {class_name!r} were skipped, so"
             " the class has no examples there"
         )
-    return written, f"{rate:,.0f} images per second, {num_processes} processes"
+    processes = counted(num_processes, "process")
+    return written, f"{rate:,.0f} images per second, {processes}"
 
 
 def _describe(written: manifest.Manifest) -> Iterator[str]:
     splits = written.splits.values()
     for split in splits:
-        shards = (
-            f"{len(split.shards):,} {'shard' if len(split.shards) == 1 else 'shards'}"
-        )
-        yield f"{split.name}: {split.num_examples:,} images, {shards}"
+        images = counted(split.num_examples, "image")
+        yield f"{split.name}: {images}, {counted(len(split.shards), 'shard')}"
     num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
     names = first_of(written.class_names)
-    yield f"{len(written.class_names):,} classes ({names}), {num_bytes:,} bytes"
+    yield f"{counted(len(written.class_names), 'class')} ({names}), {num_bytes:,} bytes"
     converted: dict[str, int] = written.source["converted_images"]
     if num_converted := sum(converted.values()):
         kinds = _in_parentheses(converted)

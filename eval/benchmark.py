@@ -229,7 +229,7 @@ def sweep(settings: Settings) -> dict[str, Any]:
     tried = layouts(num_cores, settings.batch_size)
     print(
         f"{settings.model}, {settings.precision}, {settings.batch_size} images per step"
-        f" over all ranks, {num_cores} core(s)"
+        f" over all ranks, cores: {num_cores}"
     )
     titles = ("images/s", "min", "max", "MB/rank")
     print(f"{'ranks x threads':15}", *(f"{title:>10}" for title in titles), flush=True)

@@ -101,7 +101,7 @@ def check_batch_size(batch_size: int, num_ranks: int, num_examples: int) -> None
     """Refuses a global batch that is larger than the data set, with a UserError."""
     if batch_size * num_ranks > num_examples:
         raise UserError(
-            f"--batch_size times {num_ranks} rank(s) must be at most the number of"
+            f"--batch_size times the ranks, {num_ranks}, must be at most the number of"
             f" training examples; got {batch_size * num_ranks} images per step,"
             f" {num_examples} examples."
         )

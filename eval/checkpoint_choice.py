@@ -5,7 +5,8 @@ from pathlib import Path
 
 from resnet.base.errors import UserError
 from resnet.checkpoint import retention, step_dirs
-from resnet.config.config import Config
+from resnet.config.config import Config, load_config
+from resnet.runtime import run_lock
 
 NAMES = ("latest", "best", "all", "phases")
 
@@ -32,9 +33,14 @@ def choose(requested: Requested, model_dir: Path) -> list[int]:
     """
     saved = step_dirs.saved_steps(model_dir)
     if not saved:
-        raise UserError(
-            f"no checkpoint has been saved in {model_dir} yet; start training first."
-        )
+        advice = "Start training first."
+        if job := run_lock.holder(model_dir):
+            every = load_config(str(model_dir)).checkpoint_every
+            advice = (
+                f"The training that runs there ({job}) saves one every {every} and at"
+                " the end of each phase: rerun this command then."
+            )
+        raise UserError(f"no checkpoint has been saved in {model_dir} yet. {advice}")
     if requested in ("latest", "all"):
         return saved[-1:] if requested == "latest" else saved
     has = f"it has those of steps {', '.join(map(str, saved))}."

@@ -1,7 +1,6 @@
 """The report of an evaluation: log lines like the published runs', and JSON."""
 
 import dataclasses
-import datetime
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,8 +75,6 @@ class EvaluationReport:
     def add(self, what: Evaluated, result: "Result") -> None:
         """Logs and prints a result, and writes all so far, the last one at the top."""
         name = f"{what}{self._suffix}"
-        now = datetime.datetime.now().strftime("%Y-%m-%d-%H:%M:%S")
-        logging.info("Finished evaluation at %s", now)
         logging.info(
             "Saving dict for %s: Top-1 accuracy = %.7g, Top-5 accuracy = %.7g,"
             " global_step = %d, loss = %.8g",

@@ -111,18 +111,22 @@ class Predicted:
 
 
 class Table:
-    """A table of at most 80 columns, with a line for each class of each image."""
+    """A line for each class of each image, on a terminal of at most 80 columns."""
 
     def __init__(
-        self, paths: Sequence[str], names: Sequence[str], has_descriptions: bool
+        self, paths: Sequence[str], names: Sequence[str], descriptions: Sequence[str]
     ) -> None:
-        """Chooses the widths of the columns by all paths and class names."""
-        rest = _WIDTH - len(_PROBABILITY) - len(_GAP)
-        self._name = _width("class", names, _MAX_CLASS)
+        """Chooses the widths by all paths, class names, and descriptions, if any."""
+        limits = (_WIDTH - len(_PROBABILITY) - len(_GAP), _MAX_CLASS, _MAX_FILE)
+        rest, most_name, most_file = (
+            limits if sys.stdout.isatty() else [sys.maxsize] * 3
+        )
+        self._name = _width("class", names, most_name)
         rest -= self._name + len(_GAP)
-        self._file = _width("image", paths, _MAX_FILE if has_descriptions else rest)
+        self._file = _width("image", paths, most_file if descriptions else rest)
         rest -= self._file + len(_GAP)
-        self._description = rest if has_descriptions else 0
+        described = _width("description", descriptions, rest)
+        self._description = described if descriptions else 0
         self._has_head = False
 
     def add(self, path: str, predicted: Sequence[Predicted]) -> None:
@@ -318,7 +322,7 @@ def predict_all(
     predictor = network.load()
     report: JsonLines | Table = JsonLines()
     if not settings.json:
-        report = Table(paths, network.class_names, bool(network.descriptions))
+        report = Table(paths, network.class_names, network.descriptions)
     for first in range(0, len(paths), settings.batch_size):
         batch = paths[first : first + settings.batch_size]
         images = read_images(batch, network, predictor, report_problem)

@@ -30,7 +30,7 @@ from data_prep.sources import imagenet_labels
 from eval import checkpoint_choice
 from eval.checkpoint_choice import weights_to_evaluate
 from eval.evaluation_report import EvaluationReport, check_json_file
-from resnet.base import cli
+from resnet.base import cli, commands
 from resnet.base.errors import UserError
 from resnet.base.settings import setting
 from resnet.checkpoint.watch import CheckpointWatch
@@ -205,6 +205,9 @@ def evaluate(
         if top:
             records = example_shards[split].records
             evaluation.store(evaluated, top, records, described)
+    following = commands.of_run(data_dir, model_dir, known.example_image())
+    for title in ("Report", "Predict"):
+        logging.info("%-8s %s", f"{title}:", following[title])
 
 
 def check(settings: EvalSettings, has_checkpoints: bool) -> None:

@@ -96,8 +96,8 @@ class Report:
         lines = [
             f"{values['model']}, {work}, {values['precision']},"
             f" {values['image_size']} px,"
-            f" {values['ranks']} rank(s) x {values['batch_size']} images,"
-            f" {values['num_intra_threads']} + {values['num_inter_threads']} thread(s)"
+            f" ranks: {values['ranks']} x {values['batch_size']} images,"
+            f" {values['num_intra_threads']} + {values['num_inter_threads']} threads"
             " each",
             f"images from {values['data_dir'] or 'memory'}; {ops}; {versions};"
             f" {values['cpu']}",

@@ -100,7 +100,10 @@ MAKEFLAGS=-j$(nproc)
 export MAKEFLAGS LDFLAGS='-Wl,-s' TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
 if ! "$PYTHON" -m pip wheel --no-build-isolation --no-deps --no-cache-dir \
   --verbose -w "$work/built" "$source" 2>&1 | tee "$work/log" |
-  sed -unE 's/^ *\[ *([0-9]+%)\] .*/compiling Horovod: \1/p'; then
+  sed -unE 's/^ *\[100%\] (Linking) .*/compiling Horovod: \l\1/p; t
+    s/^ *\[100%\] Built .*/compiling Horovod: packing/p; t
+    s/^ *\[100%\] .*/compiling Horovod: the last files/p; t
+    s/^ *\[ *([0-9]+%)\] .*/compiling Horovod: \1/p'; then
   cp "$work/log" "$CACHE/horovod-build.log"
   grep -m 5 -E 'error|Error' "$work/log" >&2 || true
   echo "Horovod did not build; the whole log is in $CACHE/horovod-build.log" >&2

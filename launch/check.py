@@ -301,7 +301,7 @@ def _binding(
             f" processors {cpu_list(rank.cpus)} of {cpu_list(rank.given_cpus)} that the"
             " launcher left it, not"
             f" {cpu_list(cpus) if has_numbers and cpus else f'{len(cpus)} for itself'}"
-            f"{f', and {others} other rank(s) likewise' * (others > 0)}. {reason}"
+            f"{f'; other ranks likewise: {others}' * (others > 0)}. {reason}"
         )
     elif has_numbers:
         first = [rank for rank in report.ranks if rank.host == report.ranks[0].host]

@@ -35,7 +35,7 @@ from resnet.base import cli, commands, json_file
 from resnet.base.errors import UserError
 from resnet.base.output import print_result
 from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
-from resnet.base.text import estimated, hanging
+from resnet.base.text import counted, estimated, hanging
 from resnet.config import command_line, recipe_file, topics
 from resnet.config.command_line import TrainFlags
 from resnet.config.compression import METHODS, CompressionSettings
@@ -252,8 +252,8 @@ def require_dividing(
             index = bisect.bisect(possible, number)
             nearest = [f"{n:,}" for n in possible[max(index - 1, 0) : index + 1]]
             raise UserError(
-                f"{number:,} nodes of {per_node} rank(s) don't divide the global batch"
-                f" of {batch:,}. The nearest numbers of nodes are"
+                f"{number:,} nodes of {counted(per_node, 'rank')} don't divide the"
+                f" global batch of {batch:,}. The nearest numbers of nodes are"
                 f" {' and '.join(nearest)}."
             )
 
@@ -384,7 +384,7 @@ def describe(workload: Workload, cluster: Cluster, config: Config) -> str:
         "exchange": _exchange(workload),
         "node": (
             f"{cluster.images_per_second:.4g} images/s by itself{step},"
-            f" {cluster.ranks_per_node} rank(s), steps vary by"
+            f" {counted(cluster.ranks_per_node, 'rank')}, steps vary by"
             f" {cluster.step_noise:.1%}; {disk}"
         ),
         "network": (
@@ -441,7 +441,7 @@ def answers(
     sentences = []
     if time and within:
         sentences.append(
-            f"{within.num_nodes:,} node(s) train in {time}: in"
+            f"Within {time}: on {counted(within.num_nodes, 'node')}, in"
             f" {estimated(3600 * within.hours)}, for {_number(within.node_hours)}"
             f" node-hours, at an efficiency of {within.efficiency:.0%}."
         )
@@ -452,9 +452,9 @@ def answers(
             f" take {estimated(3600 * fastest.hours)}."
         )
     at_knee = (
-        f"The knee is at {knee.num_nodes:,} node(s) ({estimated(3600 * knee.hours)},"
-        f" efficiency {knee.efficiency:.0%}): beyond it the efficiency falls faster"
-        " than the time."
+        f"The knee is at {counted(knee.num_nodes, 'node')}"
+        f" ({estimated(3600 * knee.hours)}, efficiency {knee.efficiency:.0%}):"
+        " beyond it the efficiency falls faster than the time."
     )
     if knee is predictions[-1]:
         at_knee = (
@@ -472,7 +472,7 @@ def compare(
     ways = estimator.alternatives(training)
     dense = ways[estimator.NOT_COMPRESSED]
     first = estimator.predict(dense, cluster, num_nodes, kind)
-    start = f"On {num_nodes:,} node(s)"
+    start = f"On {counted(num_nodes, 'node')}"
     lines = [f"{start:20}{'MB sent':>10}{'s/step':>10}{'speed':>8}  takes less time"]
     values: dict[str, dict[str, Any]] = {}
     for name, way in ways.items():

@@ -110,7 +110,7 @@ def of_job(num_nodes: int, environ: Mapping[str, str] = os.environ) -> list[str]
         return []
     if len(hosts) != num_nodes:
         raise UserError(
-            f"to check {num_nodes} node(s), their names must be known; the scheduler's"
+            f"to check nodes ({num_nodes}), their names must be known; the scheduler's"
             f" job has {len(hosts) or 'none'}. Name them with --hosts=FILE."
         )
     return hosts

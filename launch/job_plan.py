@@ -394,7 +394,7 @@ def _warnings_of_run(topology: Topology, chosen: Layout, run: Derived) -> Iterat
     if not topology.memory_bytes:
         yield (
             "the memory of a node isn't known (--memory_gb), so it isn't checked that"
-            f" {chosen.ranks_per_node} rank(s) of about"
+            f" its ranks, {chosen.ranks_per_node}, of about"
             f" {run.rank_memory_bytes / 1e9:.1f} GB fit"
         )
     known = set(topology.instruction_sets)
@@ -426,7 +426,7 @@ def _warnings_of_servers(shape: JobShape, num_servers: int) -> Iterator[str]:
     if num_servers and num_others % shape.num_nodes:
         even = shape.num_nodes * -(-num_others // shape.num_nodes) - 1
         yield (
-            f"the coordinator and {num_servers} server(s) can't be shared evenly by"
+            f"coordinator and servers ({num_servers}) can't be shared evenly by"
             f" {shape.num_nodes} nodes, so that some nodes have more workers than"
             f" others. --num_servers={even} avoids it"
         )

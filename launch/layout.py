@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from launch.topology import Core, Topology, cpu_list
 from resnet.base.errors import UserError
+from resnet.base.text import counted
 from resnet.hardware import physical_cores
 
 # From so many cores of a rank on, some are left to Horovod's thread and the input.
@@ -70,7 +71,7 @@ def choose(
     if ranks_per_node > len(cores):
         raise UserError(
             f"each rank needs a core of its own; got {ranks_per_node} ranks for the"
-            f" {len(cores)} usable core(s) of a node."
+            f" {counted(len(cores), 'usable core')} of a node."
         )
     divided = _divide(cores, ranks_per_node)
     if is_chosen:
@@ -79,8 +80,7 @@ def choose(
     if num_intra_threads > smallest:
         raise UserError(
             "a rank must have a core for each of its intra-op threads; got"
-            f" --num_intra_threads={num_intra_threads} for the {smallest} core(s) of a"
-            " rank."
+            f" --num_intra_threads={num_intra_threads} for its cores, {smallest}."
         )
     left = (smallest >= _CORES_FOR_ONE) + (smallest >= _CORES_FOR_TWO)
     if num_intra_threads:
@@ -196,7 +196,7 @@ def _warnings_of_division(
         size = math.gcd(*counts.values())
         better = f". --ranks_per_node={counts.total() // size} avoids it"
         warnings.append(
-            f"local rank(s) {', '.join(crossing)} have cores of several NUMA nodes, so"
+            f"a node's ranks {', '.join(crossing)} have cores of several NUMA nodes, so"
             f" that a part of their memory is far{better * (size > 1)}"
         )
     elif crossing and not is_chosen:

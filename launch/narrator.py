@@ -18,7 +18,7 @@ from launch.dialects import BatchSettings
 from launch.job_plan import JobFlags, JobPlan
 from launch.topology import Topology, cpu_list
 from resnet.base.errors import UserError
-from resnet.base.text import hanging, listed
+from resnet.base.text import counted, hanging, listed
 from resnet.config import explain
 from resnet.config.config import Derived
 
@@ -65,8 +65,8 @@ def to_json(plan: JobPlan, data_dir: str, model_dir: str) -> str:
 def _facts(plan: JobPlan) -> Iterator[tuple[str, str]]:
     chosen = plan.layout
     threads = (
-        f"{chosen.cores_per_rank} cores: {chosen.num_intra_threads} intra-op and"
-        f" {chosen.num_inter_threads} inter-op thread(s)"
+        f"{counted(chosen.cores_per_rank, 'core')}: {chosen.num_intra_threads} intra-op"
+        f" and {counted(chosen.num_inter_threads, 'inter-op thread')}"
     )
     if chosen.num_communication_cores:
         threads += f"; {chosen.num_communication_cores} left to communication and input"
@@ -84,7 +84,8 @@ def _nodes(topology: Topology) -> str:
     sockets = [core.socket for core in topology.cores]
     sizes = sorted({sockets.count(socket) for socket in topology.sockets})
     cores = " or ".join(map(str, sizes))
-    text = f"{topology.num_nodes:,} x {len(topology.sockets)} socket(s) x {cores} cores"
+    text = f"{topology.num_nodes:,} x {counted(len(topology.sockets), 'socket')} x"
+    text += f" {cores} cores"
     if topology.threads_per_core > 1:
         text += f" x {topology.threads_per_core} hyper-threads"
     if len(topology.numa_nodes) != len(topology.sockets):
@@ -106,8 +107,9 @@ def _ranks(plan: JobPlan) -> str:
     num_processes, num_ranks = plan.shape.num_processes, plan.layout.num_ranks
     text = f"{plan.topology.num_nodes:,} nodes x {plan.layout.ranks_per_node}"
     if plan.job == "parameter_server":
+        num_servers = num_processes - num_ranks - 1
         text = (
-            f"1 coordinator, {num_processes - num_ranks - 1} server(s), {num_ranks:,}"
+            f"1 coordinator, {counted(num_servers, 'server')}, {num_ranks:,}"
             f" workers; at most {plan.shape.processes_per_node} on a node, in turn"
         )
     return f"{num_processes:,} = {text}"
@@ -129,15 +131,15 @@ def _bindings(plan: JobPlan) -> Iterator[str]:
         yield f"and so on for {len(plan.layout.cores)} local ranks"
 
 
-def _parts(plan: JobPlan) -> str:
+def _part(plan: JobPlan) -> str:
     """Returns what the processes are called that share a batch."""
-    return "workers" if plan.job == "parameter_server" else "ranks"
+    return "worker" if plan.job == "parameter_server" else "rank"
 
 
 def _training(plan: JobPlan, run: Derived) -> Iterator[tuple[str, str]]:
     recipe, num_steps = plan.request.recipe, run.config.last_step - run.first_step
     yield "recipe", f"{recipe.name}, from {recipe.source}"
-    yield "batch", explain.batch_of(run, _parts(plan))
+    yield "batch", explain.batch_of(run, _part(plan))
     yield "steps", f"{num_steps:,} = {run.config.epoch(num_steps):.2f} epochs"
     for index, phase in enumerate(run.phases):
         text = f"{phase.settings.name}: {phase.rates[0]:.4g}"
@@ -286,7 +288,8 @@ def _words(plan: JobPlan, run_dir: str) -> list[str]:
 
 def _title(plan: JobPlan) -> str:
     chosen = plan.layout
-    where = f"{plan.topology.num_nodes} node(s) with {chosen.cores_per_node} cores each"
+    where = counted(plan.topology.num_nodes, "node")
+    where += f" with {counted(chosen.cores_per_node, 'core')} each"
     threads = (
         f"Each has {chosen.cores_per_rank} cores: {chosen.num_intra_threads} threads"
         " compute"
@@ -296,14 +299,14 @@ def _title(plan: JobPlan) -> str:
     run, recipe = plan.run, plan.request.recipe
     if run is None:
         return (
-            f"Evaluates a run on all validation images, by {chosen.num_ranks}"
-            f" process(es) on {where}. {threads}."
+            "Evaluates a run on all validation images, by"
+            f" {counted(chosen.num_ranks, 'process')} on {where}. {threads}."
         )
     config, num_steps = run.config, run.config.last_step - run.first_step
     return (
         f"Trains the recipe {recipe.name} ({recipe.source}) on {where}."
         f" {config.global_batch_size // run.num_parts} examples per rank x"
-        f" {run.num_parts:,} {_parts(plan)} = {config.global_batch_size:,};"
+        f" {counted(run.num_parts, _part(plan))} = {config.global_batch_size:,};"
         f" {num_steps:,} steps = {config.epoch(num_steps):.2f} epochs. {threads}."
     )
 

@@ -86,7 +86,7 @@ def supervise(
         history.remove_failure(model_dir)
         code = requests.finish(requests.start(words))
         if code == 0 and is_done(model_dir):
-            note = f"the training has ended after {len(failed_at)} restart(s)"
+            note = f"the training has ended; restarts: {len(failed_at)}"
             history.append(model_dir, "supervisor", reason=note)
             return 0
         if code == REQUEUE_EXIT_CODE or requests.seen:

@@ -113,8 +113,9 @@ def train(
         if prepared.config.is_async:
             from resnet.training.parameter_servers import job as async_job
 
+            end = functools.partial(finish, prepared.record_set.manifest)
             async_job.train(
-                prepared, process, communicator, signals, save_settings, finish
+                prepared, process, communicator, signals, save_settings, end
             )
         else:
             train_synchronously(prepared, process, communicator, signals, save_settings)
@@ -197,17 +198,21 @@ def train_synchronously(
     save_settings(config, communicator.num_ranks, communicator)
     run = prepared.opened(config, shards)
     if loop.train_and_evaluate(run, Job(communicator, threads, signals)):
-        finish(config, communicator)
+        finish(prepared.record_set.manifest, config, communicator)
 
 
-def finish(config: Config, communicator: Communicator) -> None:
+def finish(
+    contents: manifest.Manifest, config: Config, communicator: Communicator
+) -> None:
     """Exports the network of a whole training, and says what can be done with it."""
     export(config, communicator)
     if communicator.rank == 0:
-        folder = config.model_dir
-        logging.info("Report: %s", commands.command("resnet-report", folder))
-        predict = commands.command("resnet-predict", f"--model_dir={folder}", "IMAGE")
-        logging.info("Predict: %s", predict)
+        folders, image = (config.data_dir, config.model_dir), contents.example_image()
+        following = commands.of_run(*folders, image)
+        if manifest.VALIDATION not in contents.splits:
+            del following["Evaluate"]
+        for title, command in following.items():
+            logging.info("%-9s %s", f"{title}:", command)
 
 
 def check_flags(line: CommandLine) -> None:

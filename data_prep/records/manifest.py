@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import fnmatch
 import hashlib
 import io
 import json
@@ -108,6 +109,16 @@ class Manifest(RecordForm):
     def apply_exif_orientation(self) -> bool:
         """Whether images were rotated and flipped by their EXIF orientation."""
         return self.source.get("apply_exif_orientation") is True
+
+    def example_image(self) -> str:
+        """Returns the path of an image of the source if it is still there, or IMAGE."""
+        root = str(self.source.get("raw_data_dir") or "")
+        for folder, subfolders, files in os.walk(root):
+            subfolders.sort(reverse=True)  # Those of validation before train.
+            if images := sorted(fnmatch.filter(files, "[!.]*.[jJpP][pPnN]*[gG]")):
+                path = os.path.join(folder, images[0])
+                return min(path, os.path.relpath(path), key=len)
+        return "IMAGE"
 
     def to_json(self) -> str:
         """Returns the text of the manifest file."""

@@ -206,11 +206,11 @@ def write(file: StudyFile, settings: StudySettings) -> None:
     """Writes the table and the figure of a study."""
     folder, by_row = pathlib.Path(settings.output_dir), file.by_row()
     atomic_files.atomic_write_bytes(folder / "study.md", table(by_row).encode())
-    title = f"recipe {settings.recipe}, {settings.num_ranks} rank(s)"
+    title = f"recipe {settings.recipe}, ranks {settings.num_ranks}"
     if settings.train_epochs is not None:
         title += f", {settings.train_epochs:g} epochs"
     num_seeds = sorted({len(results) for results in by_row.values()})
-    title += f", {' or '.join(map(str, num_seeds))} seed(s): median, worst and best"
+    title += f", seeds {' or '.join(map(str, num_seeds))}: median, worst and best"
     points = []
     for row, results in by_row.items():
         trained = [result for result in results if result.top1 is not None]

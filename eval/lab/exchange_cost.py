@@ -138,7 +138,7 @@ def measure(
         sent_by_ranks = _over_ranks([of_rank for of_rank, _ in of_ranks])
         print(f"gradients        {4 * num_values:,} bytes of {settings.model}")
         print(
-            f"exchange         {compression.exchange}, {communicator.num_ranks} rank(s)"
+            f"exchange         {compression.exchange}, ranks {communicator.num_ranks}"
         )
         print(f"messages         {account[0]:,.0f} bytes per step of rank 0")
         print(f"each rank sends  {sent_by_ranks} bytes per step")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Evaluates a run on all validation images, by 1 process(es) on 1 node(s) with 48 cores
-# each. Each has 48 cores: 46 threads compute, Horovod and the input pipeline share the
-# other 2.
+# Evaluates a run on all validation images, by 1 process on 1 node with 48 cores each.
+# Each has 48 cores: 46 threads compute, Horovod and the input pipeline share the other
+# 2.
 # Written by: python launch/plan.py --job=eval --sockets=2 --cores_per_socket=24 --ranks_per_node=1 --run_name=model_batch_24k_90ep --clone= --print=script
 # module load ...   # The modules that `make venv` used; above `set`, since many modules
 #                   # use unset variables.

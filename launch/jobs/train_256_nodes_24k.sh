@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains the recipe tpu_90ep_24k (SURFsara, Intel and Dell 2018: 256 nodes, 512 ranks of
-# 48 examples) on 256 node(s) with 48 cores each. 48 examples per rank x 512 ranks =
+# 48 examples) on 256 nodes with 48 cores each. 48 examples per rank x 512 ranks =
 # 24,576; 4,680 steps = 89.77 epochs. Each has 24 cores: 22 threads compute, Horovod and
 # the input pipeline share the other 2.
 # Written by: python launch/plan.py --num_nodes=256 --sockets=2 --cores_per_socket=24 --run_name=model_batch_24k_90ep --clone= --print=script

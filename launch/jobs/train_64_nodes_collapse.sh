@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains the recipe collapse_72ep_4k (Codreanu et al. 2017, arXiv:1711.04291, with the
 # solvers of sara-nl/caffe (resnet50_custom_lr): 64 nodes, 128 ranks of 32 examples) on
-# 64 node(s) with 48 cores each. 32 examples per rank x 128 ranks = 4,096; 22,610 steps
-# = 72.29 epochs. Each has 24 cores: 22 threads compute, Horovod and the input pipeline
+# 64 nodes with 48 cores each. 32 examples per rank x 128 ranks = 4,096; 22,610 steps =
+# 72.29 epochs. Each has 24 cores: 22 threads compute, Horovod and the input pipeline
 # share the other 2.
 # Written by: python launch/plan.py --num_nodes=64 --sockets=2 --cores_per_socket=24 --recipe=collapse_72ep_4k --run_name=model_collapse_72ep --clone= --print=script
 # module load ...   # The modules that `make venv` used; above `set`, since many modules

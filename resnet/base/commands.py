@@ -34,6 +34,16 @@ def command(name: str, *words: str, num_ranks: int = 1) -> str:
     return shlex.join([*launcher, _found("python"), path, *words])
 
 
+def of_run(data_dir: str, model_dir: str, image: str = "IMAGE") -> dict[str, str]:
+    """Returns the commands that use the network of a run, by what they do."""
+    evaluation = "--store_predictions", f"--data_dir={data_dir or 'RECORDS'}"
+    return {
+        "Evaluate": command("resnet-eval", *evaluation, f"--model_dir={model_dir}"),
+        "Report": command("resnet-report", model_dir),
+        "Predict": command("resnet-predict", f"--model_dir={model_dir}", image),
+    }
+
+
 def _found(name: str) -> str:
     """Returns the name of a program of this environment, or its path if need be."""
     folder = Path(sys.executable).parent

@@ -19,7 +19,7 @@ from typing import Any
 from resnet.base.errors import UserError
 
 _errors: dict[int, OSError] = {}  # The last one of each descriptor.
-_cut: set[int] = set()  # Descriptors whose last line is incomplete.
+_cut: set[int] = set()  # Descriptors whose last line is incomplete, or a bar.
 _unread: set[int] = set()  # Descriptors whose reader was too slow the last time.
 _READER_SECONDS = 2.0
 _STARTUP_NOTE = re.compile("^I0000|^WARNING: All log messages before|cuInit")
@@ -28,13 +28,15 @@ _STARTUP_NOTE = re.compile("^I0000|^WARNING: All log messages before|cuInit")
 def write(descriptor: int, data: Any, is_patient: bool = True) -> None:
     """Writes bytes to a descriptor; drops the rest of them if that fails.
 
-    If that has cut a line, the next text begins on a new one. If not `is_patient`, it
+    If that has cut a line, or if the text is a bar, led by a carriage return, the next
+    text that is no bar begins on a new line. If not `is_patient`, it
     waits for a reader for two seconds, or if that was in vain before, not at all.
     """
     seconds = 0 if descriptor in _unread else _READER_SECONDS
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)
-    text = (b"\n" if descriptor in _cut else b"") + bytes(data)
+    is_bar = bytes(data[:1]) == b"\r"
+    text = (b"\n" if descriptor in _cut and not is_bar else b"") + bytes(data)
     done = 0
     try:
         while done < len(text):
@@ -46,7 +48,7 @@ def write(descriptor: int, data: Any, is_patient: bool = True) -> None:
         _errors[descriptor] = error
     (_unread.add if done < len(text) else _unread.discard)(descriptor)
     if done:
-        is_cut = done < len(text) and not text[:done].endswith(b"\n")
+        is_cut = (done < len(text) or is_bar) and not text[:done].endswith(b"\n")
         (_cut.add if is_cut else _cut.discard)(descriptor)
 
 

@@ -34,6 +34,12 @@ def shortened(text: str, max_length: int = 40) -> str:
     return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
 
 
+def counted(number: float, noun: str, form: str = ",") -> str:
+    """Returns a number with its noun, such as "1 process" or "1,024 ranks"."""
+    ending = "" if number == 1 else "es" if noun.endswith(("s", "tch")) else "s"
+    return f"{number:{form}} {noun}{ending}"
+
+
 def size(
     num_bytes: float,
     form: str = ",.1f",

@@ -280,7 +280,7 @@ def load_config(model_dir: str) -> Config:
         Path(model_dir) / CONFIG_FILE,
         Config,
         "the settings of a training run",
-        "A training writes it: train first, restore it, or name another --model_dir.",
+        "A training that has started writes it. Train, or name another --model_dir.",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from resnet.base import intervals
 from resnet.base.settings import declarations
-from resnet.base.text import WIDTH, hanging, listed
+from resnet.base.text import WIDTH, counted, hanging, listed
 from resnet.config import phases, resolve, rounds, rules
 from resnet.config.config import Config, Derived, TrainedPhase
 from resnet.config.optimizers import OPTIMIZERS
@@ -111,7 +111,8 @@ def warnings(derived: Derived) -> Iterator[str]:
     if derived.micro_batch_size < _FEW_EXAMPLES <= config.global_batch_size:
         parts = config.global_batch_size // (_FEW_EXAMPLES * config.accumulation_steps)
         yield (
-            f"{derived.num_parts:,} ranks have only {derived.micro_batch_size} image(s)"
+            f"{counted(derived.num_parts, 'rank')} have only"
+            f" {counted(derived.micro_batch_size, 'image')}"
             " each at a time, too few to compute fast and for the statistics of batch"
             f" normalization: start at most {max(parts, 1):,} ranks, or give a larger"
             " --train_batch_size"
@@ -123,7 +124,7 @@ def _facts(
 ) -> Iterator[tuple[str, str]]:
     """Yields the label and the text of each line about the run as a whole."""
     config, first, steps = derived.config, derived.first_step, derived.num_steps
-    batch = batch_of(derived, "worker(s)" if config.is_async else "rank(s)")
+    batch = batch_of(derived, "worker" if config.is_async else "rank")
     images = _image_count(steps * config.global_batch_size)
     length = f"{steps:,} steps = {config.epoch(steps):.2f} epochs = {images} images"
     if config.last_step < config.train_steps:
@@ -144,7 +145,7 @@ def _facts(
         bound = f"of at most {config.max_staleness:,}"
         if config.max_staleness == NO_BOUND:
             bound = "without bound"
-        text = f"{config.num_ps:,} parameter server(s), staleness {bound}"
+        text = f"{counted(config.num_ps, 'parameter server')}, staleness {bound}"
         if config.staleness_rate == "inverse":
             text += ", learning rate divided by it"
         yield "asynchronous", text
@@ -157,10 +158,10 @@ def _facts(
     yield "exchange", exchange
 
 
-def batch_of(derived: Derived, parts: str) -> str:
+def batch_of(derived: Derived, part: str) -> str:
     """Returns the global batch as a product, with a name for those that share it."""
     config = derived.config
-    text = f"{config.global_batch_size:,} = {derived.num_parts:,} {parts}"
+    text = f"{config.global_batch_size:,} = {counted(derived.num_parts, part)}"
     text += f" x {derived.micro_batch_size}"
     if config.accumulation_steps > 1:
         text += f" x {config.accumulation_steps} micro-batches"

@@ -353,7 +353,7 @@ def num_workers(num_ranks: int, num_servers: int) -> int:
     if workers < 1:
         raise UserError(
             "--sync_mode=async needs one rank that coordinates, --num_ps ranks that"
-            f" serve and at least one that works; got {num_ranks} rank(s) with"
+            f" serve and at least one that works; got num_ranks={num_ranks},"
             f" --num_ps={num_servers}. Start at least {num_servers + 2} ranks, as by"
             f" mpirun -np {num_servers + 2}."
         )

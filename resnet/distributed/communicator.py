@@ -434,14 +434,14 @@ def _check_shared_memory(process: ProcessInfo) -> None:
     if resource.RLIM_INFINITY != file_bytes < needed:
         raise UserError(
             f"a process must be allowed files of {needed / 2**20:.0f} MiB for the MPI"
-            f" messages of {process.num_local_ranks} rank(s) per node;"
+            f" messages of each node's ranks, {process.num_local_ranks};"
             f" {platform.node()} allows {file_bytes / 2**20:.1f} MiB (ulimit -f)."
             " Raise that limit."
         )
     if size < needed:
         raise UserError(
             f"/dev/shm must have at least {needed / 2**20:.0f} MiB for the MPI messages"
-            f" of {process.num_local_ranks} rank(s) per node; {platform.node()} has"
+            f" of each node's ranks, {process.num_local_ranks}; {platform.node()} has"
             f" {size / 2**20:.0f} MiB. Enlarge it, as by --shm-size of docker run, or"
             " start fewer ranks per node."
         )

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from resnet.base.text import counted
 from resnet.config.config import Config
 from resnet.config.phases import PhaseSettings
 from resnet.config.recipe import VIEWS
@@ -69,7 +70,7 @@ class Result:
         return (
             f"top-1 {100 * self.top1:.2f} % (95 % interval: {interval})"
             + (f", top-5 {100 * self.top5:.2f} %" if has_top5 else "")
-            + f", cross-entropy {self.cross_entropy:.4f} on {self.count:,} images"
+            + f", cross-entropy {self.cross_entropy:.4f} on {counted(self.count, 'image')}"
             + (f", views {self.views}" if self.views != "center" else "")
             + (f", {self.skipped_records:,} skipped" if self.skipped_records else "")
         )

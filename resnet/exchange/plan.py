@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from resnet.base.text import size
+from resnet.base.text import counted, size
 from resnet.config.compression import METHODS, CompressionSettings, num_bytes, vectors
 
 _WAYS = {"layerwise": "variable by variable", "entiremodel": "as one vector"}
@@ -44,7 +44,7 @@ def describe(
         about = " about" if method.size == "estimated" else ""
         text += f"{about} {_megabytes(coded)}, a factor of {dense / coded:.3g}"
     if settings.num_warmup_epochs:
-        text += f" after a warm-up of {settings.num_warmup_epochs} epoch(s)"
+        text += f" after a warm-up of {counted(settings.num_warmup_epochs, 'epoch')}"
     if num_ranks == 1:
         return f"{text}. One rank sends nothing."
     whole = 4 * sum(

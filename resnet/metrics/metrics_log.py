@@ -213,7 +213,7 @@ def _drop_lines_after(path: Path, step: int, was_evaluated: bool) -> list[jsonl.
     lines, num_unreadable = jsonl.read_and_count(path) if path.exists() else ([], 0)
     if num_unreadable:
         logging.warning(
-            "%d line(s) of %s can't be parsed and are dropped", num_unreadable, path
+            "lines of %s that can't be parsed: %d, dropped", path, num_unreadable
         )
     kept = [
         line

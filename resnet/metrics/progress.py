@@ -10,6 +10,7 @@ from pathlib import Path
 
 from absl import logging
 
+from resnet.base import output
 from resnet.base.text import clock
 from resnet.config.config import Config
 from resnet.hardware.launchers import LAUNCHERS
@@ -35,7 +36,6 @@ class Progress:
         self._marks: deque[tuple[float, int]] = deque()  # Times and steps of lines.
         self._shown_at = time.monotonic()
         self._step = start_step
-        self._has_bar_on_screen = False
 
     def step_done(self) -> None:
         """Counts a step. The first one isn't timed, since it traces the graph."""
@@ -81,7 +81,6 @@ class Progress:
             width = columns(self._terminal) - 1
             line = fit(fields, step / config.train_steps, width)
             self._write(f"\r{line:<{width}}")
-            self._has_bar_on_screen = True
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -93,14 +92,12 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Prints a separate line."""
-        self.close()
         self._write(line + "\n")
 
     def close(self) -> None:
         """Ends the line of the bar."""
-        if self._has_bar_on_screen:
-            self._write("\n")
-            self._has_bar_on_screen = False
+        if self._terminal is not None:
+            output.write(sys.stderr.fileno(), b"", is_patient=False)
 
     def _mark(self) -> None:
         now = time.monotonic()

@@ -59,8 +59,8 @@ class StepCosts:
         """Counts a step, from the request of its first micro-batch."""
         if self._logs_dense and account.num_dense:
             self._logs_dense = False
-            text = "%d vector(s) of compressed gradients are sent dense: their code is"
-            logging.info(f"{text} longer (logged once).", account.num_dense)
+            text = "Vectors of compressed gradients that are sent dense, since their"
+            logging.info(f"{text} code is longer (logged once): %d", account.num_dense)
         self._accounts.append(account)
         if not self._is_first and self._step_began_at is not None:
             self._num_timed += 1

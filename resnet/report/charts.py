@@ -93,9 +93,9 @@ def of_curves(chart: Chart, marks: Sequence[Mark], last_epoch: float) -> Figure:
     all_finite = np.concatenate([curve.finite for curve in curves])
     num_beyond = np.count_nonzero(all_finite > robust_limits(all_finite)[1])
     if metric.has_outliers and num_beyond:
-        about += f" {num_beyond:,} value(s) are beyond the axis."
+        about += f" Values beyond the axis: {num_beyond:,}."
     if count := sum(len(curve.values) for curve in curves) - len(all_finite):
-        about += f" {count:,} value(s) are not finite and not drawn."
+        about += f" Values that are not finite, and not drawn: {count:,}."
     title = f"{metric.title}, %" if metric.unit == "%" else metric.title
     described = " ".join(map(_describe, curves))
     return Figure(

@@ -118,7 +118,7 @@ def read(path: Path) -> RunFolder:
     ]
     events, num_unreadable = history.read(path)
     if num_unreadable:
-        notes.append(f"{num_unreadable:,} line(s) of {history.FILE} can't be read.")
+        notes.append(f"Lines of {history.FILE} that can't be read: {num_unreadable:,}.")
     config, failure = _config(settings, notes), history.read_failure(path) or {}
     run = RunFolder(
         path=path,
@@ -173,7 +173,7 @@ def _lines(file: Path, notes: list[str]) -> list[Line]:
         notes.append(f"{file.name} can't be read: {error.strerror}.")
         return []
     if num_unreadable:
-        notes.append(f"{num_unreadable:,} line(s) of {file.name} can't be read.")
+        notes.append(f"Lines of {file.name} that can't be read: {num_unreadable:,}.")
     if is_torn:
         notes.append(f"The last line of {file.name} is incomplete and left out.")
     if not any(line["kind"] == "train" for line in lines):

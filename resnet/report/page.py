@@ -12,6 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from resnet.base import atomic_files, commands
+from resnet.base.text import counted
 from resnet.report import charts, curves, predictions, settings, story, study, words
 from resnet.report.charts import Figure, Mark, Table
 from resnet.report.curves import Chart
@@ -143,9 +144,8 @@ def _sections(
 
 def _evaluation(run: RunFolder) -> str:
     """Returns the command that stores what the network of a run predicts."""
-    data_dir = run.settings.get("data_dir") or "RECORDS"
-    folders = f"--data_dir={data_dir}", f"--model_dir={run.path}"
-    return commands.command("resnet-eval", "--store_predictions", *folders)
+    data_dir = str(run.settings.get("data_dir") or "")
+    return commands.of_run(data_dir, str(run.path))["Evaluate"]
 
 
 def _curves(runs: Sequence[RunFolder], shown: Sequence[Chart]) -> dict[str, Any]:
@@ -213,4 +213,4 @@ def _supervisor(run: RunFolder) -> dict[str, Any]:
     ]
     table = Table("Supervisor", ("time (UTC)", "what"), rows[-_MAX_ROWS:], "events")
     num_restarts = sum(reason.startswith("restart ") for _, reason in rows)
-    return {"num_restarts": num_restarts, "table": table}
+    return {"restarts": counted(num_restarts, "restart"), "table": table}

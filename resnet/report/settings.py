@@ -157,7 +157,7 @@ def _hosts(run: RunFolder) -> tuple[str, Table]:
     if len(of_hosts) > len(rows):
         caption += f" (the first {len(rows)} of {len(of_hosts):,})"
     table = Table(caption, ("host", "ranks"), rows)
-    return f"{len(of_hosts):,} host(s) of {run.name}", table
+    return f"Hosts of {run.name}: {len(of_hosts):,}", table
 
 
 def _packages(run: RunFolder) -> tuple[str, Table]:

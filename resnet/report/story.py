@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from resnet.base.text import duration
+from resnet.base.text import counted, duration
 from resnet.checkpoint import retention
 from resnet.config import phases
 from resnet.config.config import Derived
@@ -243,7 +243,7 @@ def _how_long(run: RunFolder) -> str:
     parts = (
         f"{duration(seconds)} of training" if seconds else "",
         f"{number(speed, 3)} images/s" if speed else "",
-        f"{ranks:,} rank(s)" if ranks else "",
+        counted(ranks, "rank") if ranks else "",
         cpu,
     )
     text = ", ".join(filter(None, parts))
@@ -307,7 +307,8 @@ def _event(event: Mapping[str, Any]) -> str:
         if isinstance(of_hosts, dict):
             shown = ", ".join(list(of_hosts)[:_SHOWN_HOSTS])
             more = ", …" if len(of_hosts) > _SHOWN_HOSTS else ""
-            text += f" on {event.get('num_ranks')} rank(s) of {shown}{more}"
+            ranks = counted(event.get("num_ranks", 0), "rank", "")
+            text += f" on {ranks} of {shown}{more}"
         return text
     if "reason" in event:
         return f"{_ENDS.get(kind, kind)}: {event['reason']}"
@@ -325,5 +326,5 @@ def _failures(run: RunFolder) -> Iterator[Moment]:
     for report in run.diverged:
         ranks = report.get("ranks")
         count = len(ranks) if isinstance(ranks, list) else 0
-        text = f"the loss was not finite on {count} rank(s)"
+        text = f"the loss was not finite on {counted(count, 'rank')}"
         yield Moment(FAULT, _step(report), text)

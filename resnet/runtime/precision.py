@@ -98,6 +98,8 @@ def _seconds(dtype: tf.DType) -> float:
         gradients(images, kernel)
         times = []
         for _ in range(_PROBE_REPEATS):
+            note = f"measuring the speed of {dtype.name}, to choose the precision"
+            logging.log_every_n_seconds(logging.INFO, note, 15)
             start = time.perf_counter()
             gradients(images, kernel)
             times.append(time.perf_counter() - start)

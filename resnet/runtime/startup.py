@@ -20,6 +20,7 @@ from absl import logging
 from data_prep.records.manifest import RecordSet
 from resnet.base import environment, limits, output
 from resnet.base.errors import UserError
+from resnet.base.text import counted
 from resnet.config.command_line import JobSettings
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
@@ -162,16 +163,16 @@ def _log_placement(
     """
     cores_of_node = len(physical_cores.group_by_core(range(os.cpu_count() or 1)))
     num_ranks, num_threads = process.num_local_ranks, threads.num_intra_threads
+    here = f", {num_ranks} on this node" if num_ranks < process.num_ranks else ""
     logging.info(
-        f"{process.num_ranks} rank(s), {num_ranks} on this node: {num_cores} of"
-        f" {num_usable_cores} core(s) each, {num_threads} intra-op and"
-        f" {threads.num_inter_threads} inter-op thread(s)"
+        f"{counted(process.num_ranks, 'rank')}{here}: {num_cores} of"
+        f" {counted(num_usable_cores, 'core')} each, {num_threads} intra-op and"
+        f" {counted(threads.num_inter_threads, 'inter-op thread')}"
     )
     if num_ranks > num_usable_cores or num_threads > num_cores:
         logging.warning(
-            f"more threads than cores on this node: {num_ranks} rank(s) of"
-            f" {num_threads} thread(s), {num_usable_cores} core(s). The threads will"
-            " compete for the cores."
+            f"more threads than cores on this node: {counted(num_ranks, 'rank')} of"
+            f" {num_threads}, cores {num_usable_cores}. The threads will compete."
         )
     if num_usable_cores < cores_of_node and process.num_ranks > 1:
         logging.warning(

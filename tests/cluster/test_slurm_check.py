@@ -51,4 +51,4 @@ def test_two_nodes_and_the_network_between_them_are_checked(slurm, records):
 def test_another_number_of_nodes_than_those_of_the_job_is_refused(slurm):
     done = checked(slurm, 1, "--num_nodes=2")
     assert done.returncode == 2
-    assert "to check 2 node(s), their names must be known" in done.stderr
+    assert "to check nodes (2), their names must be known" in done.stderr

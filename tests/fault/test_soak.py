@@ -61,7 +61,7 @@ def test_fifty_kills_change_nothing_but_the_time(start, model_dir, tmp_path):
         job.kill(random.randrange(2), signal.SIGKILL)
         assert job.end(30) != 0, f"kill {number} came after the end"
         left = job.leftovers()
-        if "rank(s)," not in job.output:  # Its watchdogs may not run yet.
+        if " ranks: " not in job.output:  # Its watchdogs may not run yet.
             left = [one for one in left if not one.startswith("mpich_shm_")]
         assert left == [], f"after kill {number}"
     job = start(*FLAGS, f"--record_log={log}")

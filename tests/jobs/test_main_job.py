@@ -121,7 +121,7 @@ def jobs(run_ranks, records, watch, tmp_path_factory) -> Jobs:
 
 def test_the_training_says_what_it_does_once(jobs):
     printed = jobs.training.stderr
-    assert "2 rank(s), 2 on this node" in printed
+    assert "2 ranks: " in printed
     assert (
         len(re.findall(f"without effect here: .*{', '.join(_OF_HOROVOD)}", printed))
         == 1
@@ -147,7 +147,7 @@ def test_the_training_writes_into_its_model_dir_only(jobs):
         "tensorboard",
     }
     page = (jobs.folder / "model" / "report.html").read_text()
-    for words in ("Finished: 6 steps.", "2 rank(s)", "ended: the training is done"):
+    for words in ("Finished: 6 steps.", "2 ranks", "ended: the training is done"):
         assert words in page
     assert "vegaEmbed" in page  # The charts' library.
     assert 500_000 < len(page) < 1_500_000
@@ -169,7 +169,6 @@ def test_each_checkpoint_of_a_run_is_evaluated_as_it_appears(jobs):
 def test_the_evaluation_says_what_it_has_found_once(jobs):
     log, printed = jobs.watching.printed("err"), jobs.watching.printed("out")
     assert re.search(r"^Evaluation \[\d+/\d+\]$", log, re.M)
-    assert "Finished evaluation at 20" in log
     for step in (3, 6):
         assert log.count(f"Saving dict for global step {step}: Top-1 accuracy = ") == 1
     assert printed.count("on 11 images") == 2

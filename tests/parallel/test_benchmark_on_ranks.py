@@ -47,7 +47,7 @@ def test_the_bytes_of_an_exchange_are_those_of_its_formula(
     exchange_cost.measure(settings, method, communicator)
     output = capsys.readouterr().out
     if communicator.rank == 0:
-        assert f"{exchange}, 3 rank(s)" in output
+        assert f"{exchange}, ranks 3" in output
         found = re.search(r"messages +([\d,]+) bytes.*\n.*sends +([\d,]+) ", output)
         message, sent = (int(one.replace(",", "")) for one in found.groups())
         # 139,640 values of resnet8 with 1,000 classes, 5 a byte.

@@ -153,7 +153,6 @@ def test_evaluation_counts_every_image_once_on_any_ranks(
         "--kmp_blocktime=1",
     )
     assert re.search(r"^Evaluation \[\d+/\d+\]$", job.stderr, re.M)
-    assert "Finished evaluation at 20" in job.stderr
     assert "Saving dict for global step 6: Top-1 accuracy = " in job.stderr
     assert "on 11 images" in job.stdout
     result = json.loads((tmp_path / "eval.json").read_text())

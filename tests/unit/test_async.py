@@ -397,7 +397,7 @@ def test_only_the_number_of_servers_may_change_when_a_run_resumes():
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--num_ranks=2",), "got 2 rank(s) with --num_ps=1. Start at least 3 ranks"),
+        (("--num_ranks=2",), "got num_ranks=2, --num_ps=1. Start at least 3 ranks"),
         (("--num_ranks=4", "--num_ps=3"), "Start at least 5 ranks, as by mpirun -np 5"),
         # 7 ranks of which 5 work.
         (

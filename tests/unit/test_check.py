@@ -224,7 +224,7 @@ def test_the_commands_of_the_page_run(words, check_hosts, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--check", "--num_nodes=3"), "to check 3 node(s), their names must be known"),
+        (("--check", "--num_nodes=3"), "to check nodes (3), their names must be known"),
         (("--run",), "--data_dir is required"),
         ((*RUN, "--bundle=b.tar.gz"), "to the nodes; got --bundle=b.tar.gz"),
     ],
@@ -293,7 +293,11 @@ FIRST_FOUR = {"cpus": (0, 1, 2, 3), "given_cpus": tuple(range(8))}
     ("changes", "node", "sentence"),
     [
         ({1: {"cpus": (4, 5)}}, NODE, "rank 1 on a has processors 4-5 of 0-7 that the"),
-        ({1: {"cpus": (4,)}, 3: {"cpus": (5,)}}, NODE, "not 4-7, and 1 other rank(s)"),
+        (
+            {1: {"cpus": (4,)}, 3: {"cpus": (5,)}},
+            NODE,
+            "not 4-7; other ranks likewise: 1",
+        ),
         ({3: {"local_rank": 2}}, NODE, "not 0 for itself"),
         # Of stated nodes the numbers of cores are compared.
         ({}, STATED, ""),
@@ -407,5 +411,5 @@ def test_a_file_of_the_scheduler_lists_a_host_for_each_process(name, tmp_path):
     with pytest.raises(UserError, match=r"job has 2\. Name them with --hosts"):
         hosts.of_job(3, {name: str(file)})
     assert hosts.of_job(1, {}) == []
-    with pytest.raises(UserError, match="to check 4 node"):
+    with pytest.raises(UserError, match=r"to check nodes \(4\)"):
         hosts.of_job(4, {})

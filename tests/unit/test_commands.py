@@ -138,18 +138,43 @@ def test_measured_layouts_speeds_and_predictions_come_with_commands(tmp_path):
     assert line.values["store_predictions"]
 
 
-def test_after_a_training_its_report_and_predictions_come(monkeypatch):
+def of_source(source, splits=()):
+    splits = dict.fromkeys(splits)
+    return manifest.Manifest(
+        class_names=("a",), first_label=0, splits=splits, source=source
+    )
+
+
+@pytest.mark.parametrize("has_validation", [True, False])
+def test_after_a_training_its_evaluation_report_and_predictions_come(
+    monkeypatch, tmp_path, has_validation
+):
     said = []
     monkeypatch.setattr(resnet_main, "export", lambda *_: None)
     monkeypatch.setattr(
         resnet_main.logging, "info", lambda text, *values: said.append(text % values)
     )
-    config = SimpleNamespace(model_dir="/my runs/1")
-    resnet_main.finish(config, Communicator(ProcessInfo()))
-    report, predict = (parsed(text.partition(": ")[2]) for text in said)
+    names = [manifest.TRAIN, *[manifest.VALIDATION] * has_validation]
+    image = tmp_path / "validation" / "my cats" / "1.JPEG"
+    for path in (tmp_path / "train" / "dogs" / "1.JPEG", image):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    contents = of_source({"raw_data_dir": str(tmp_path)}, names)
+    config = SimpleNamespace(model_dir="/my runs/1", data_dir="/my records")
+    resnet_main.finish(contents, config, Communicator(ProcessInfo()))
+    *evaluation, report, predict = (parsed(text.partition(": ")[2]) for text in said)
+    assert [file for file, _ in evaluation] == ["eval/resnet_eval.py"] * has_validation
+    for _, line in evaluation:
+        assert line.values["data_dir"] == "/my records"
+        assert line.values["store_predictions"]
     assert (report[0], report[1].arguments) == ("eval/report.py", ("/my runs/1",))
-    assert (predict[0], predict[1].arguments) == ("eval/predict.py", ("IMAGE",))
+    assert (predict[0], predict[1].arguments) == ("eval/predict.py", (str(image),))
     assert predict[1].values["model_dir"] == "/my runs/1"
+
+
+def test_without_the_source_of_a_data_set_its_image_is_a_placeholder(tmp_path):
+    for source in ({}, {"raw_data_dir": str(tmp_path / "gone")}, {"raw_data_dir": 1}):
+        assert of_source(source).example_image() == "IMAGE"
 
 
 def test_programs_of_a_clone_are_files_and_others_installed_commands(

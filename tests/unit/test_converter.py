@@ -125,7 +125,7 @@ def test_a_second_start_takes_images_that_were_replaced_meanwhile(raw, bad, tmp_
         path.write_bytes(encoded_image(40 + index))
     done = convert_here(raw, records, *more)
     assert done.returncode == 0, done.stderr
-    assert f"{num_finished} shards of the earlier run are written again" in done.stderr
+    assert f"{num_finished} shards of the earlier run to write again" in done.stderr
     assert convert_here(raw, tmp_path / "other", *more).returncode == 0
     assert content(records) == content(tmp_path / "other")
 

@@ -84,7 +84,7 @@ def test_the_published_cluster_is_a_line_of_the_table():
 def test_the_fewest_nodes_for_a_time_are_told():
     done = estimated(*PUBLISHED, "--within=1h", "--json").stdout
     found = json.loads(done.splitlines()[-1])["within"]
-    assert f"{found['num_nodes']} node(s) train in 1h: in" in joined(done)
+    assert f"Within 1h: on {found['num_nodes']} nodes, in" in joined(done)
     assert found["hours"] <= 1
     fewer = values(*PUBLISHED, f"--nodes={found['num_nodes'] * 3 // 4}")["nodes"]
     assert fewer[0]["hours"] > 1
@@ -97,8 +97,8 @@ def test_a_time_that_no_number_reaches_the_knee_and_ways_to_exchange_are_told():
     assert found["within"] is None
     knee = found["knee"]["num_nodes"]
     assert 64 <= knee <= 512
-    assert f"The knee is at {knee} node(s)" in told
-    assert "On 64 node(s)" in text
+    assert f"The knee is at {knee} nodes" in told
+    assert "On 64 nodes" in text
     lines = {line[:20].strip(): line for line in text.splitlines()}
     assert lines["not compressed"].split()[-1] == "1.00"
     assert found["exchanges"]["not compressed"]["num_nodes"] == 64

@@ -76,7 +76,7 @@ def case(command: str) -> tuple[Recipe, dict[str, Any]]:
 TOLD = """
 collapse_72ep_4k ranks=128
   22,610 steps = 72.29 epochs = 92.61 million images
-  4,096 = 128 rank(s) x 32
+  4,096 = 128 ranks x 32
   momentum, Caffe-style (the velocity contains the learning rate)
   7,800 (init), 11,550 (cyc1), 16,300 (cyc2), 21,050 (cyc3)
 collapse_72ep_4k ranks=128 stop_after_steps=20
@@ -84,15 +84,15 @@ collapse_72ep_4k ranks=128 stop_after_steps=20
   every 10 minutes; kept are the newest 5, the best, and the last
   evaluation only of the whole run, after its last step,
 imagenette ranks=2 accumulation_steps=4 eval_every=2epochs stop_at_top1=0.9 mixup=0.2
-  2 rank(s) x 8 x 4 micro-batches
+  2 ranks x 8 x 4 micro-batches
   and every 2 epochs; the run stops when top-1 reaches 90 %
   mixup 0.2
 imagenette ranks=2 ema_decay=0.99 clip_norm=1.0 first_phase=train initial_weights=w
   gradients clipped to a global norm of 1, moving average (EMA) of the weights with
   start phase train at step 0, weights from w
 cifar10_inception_async ranks=10 num_ps=2 max_staleness=8 staleness_rate=inverse
-  1,280 = 10 worker(s) x 128
-  2 parameter server(s), staleness of at most 8, learning rate divided by it
+  1,280 = 10 workers x 128
+  2 parameter servers, staleness of at most 8, learning rate divided by it
 digits ranks=2 checkpoint_every=4epochs
   every 4 epochs (after 90, 180, ..., 269 steps)
 """

@@ -247,7 +247,7 @@ def test_many_nodes_for_a_small_data_set_are_warned_of():
     plan = make(topology.stated(16, 2, 8), recipe=imagenette)
     assert plan.run.config.num_classes == 10  # Not those of ImageNet.
     assert plan.run.num_parameters == 23_508_032 + 10 * 2_049
-    few = "32 ranks have only 2 image(s) each at a time"
+    few = "32 ranks have only 2 images each at a time"
     assert [few in warning for warning in plan.warnings].count(True) == 1
     assert "start at most 8 ranks" in " ".join(plan.warnings)
     enough = make(topology.stated(4, 2, 8), recipe=imagenette)

@@ -27,7 +27,7 @@ def test_a_fragmented_cpuset_crosses_numa_nodes_and_says_what_does_not(tmp_path)
     limited, crossing = chosen.warnings
     assert "allows only 32 of the 48 cores" in limited
     assert "processors 0,4-11,21-26,30-46" in limited
-    assert "local rank(s) 0 have cores of several NUMA nodes" in crossing
+    assert "a node's ranks 0 have cores of several NUMA nodes" in crossing
     better = int(re.search("--ranks_per_node=([0-9]+) avoids it", crossing)[1])
     assert better == 8  # The sockets have 12 and 20 usable cores: 4 divides both.
     assert len(layout.choose(node, better).warnings) == 1
@@ -65,7 +65,7 @@ def test_a_rank_without_a_core_for_each_thread_is_refused():
     node = topology.stated(1, 2, 4)
     with pytest.raises(UserError, match="got 9 ranks for the 8 usable core"):
         layout.choose(node, 9)
-    with pytest.raises(UserError, match="--num_intra_threads=5 for the 4 core"):
+    with pytest.raises(UserError, match="--num_intra_threads=5 for its cores, 4"):
         layout.choose(node, 2, 5)
 
 

@@ -96,7 +96,7 @@ def test_lines_that_cannot_be_read_are_left_out_and_counted(tmp_path, caplog):
     write_steps(tmp_path, 2, [3])
     assert steps_in(tmp_path) == [1, 2, 3]
     assert len(path.read_text().splitlines()) == 3
-    assert f"2 line(s) of {path} can't be parsed" in caplog.text
+    assert f"lines of {path} that can't be parsed: 2" in caplog.text
 
 
 def test_lines_that_are_missing_are_counted(tmp_path, caplog):

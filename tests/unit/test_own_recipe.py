@@ -90,7 +90,7 @@ def test_explain_has_a_reason_with_the_numbers_of_each_choice():
     text = explain.describe_run(recipe, {}, Derived(run_of(recipe, 30), 4))
     text = " ".join(text.split())
     for words in (
-        "global batch 32 = 4 rank(s) x 8",
+        "global batch 32 = 4 ranks x 8",
         "image size 176: the median of the images' shorter sides is 240 pixels;"
         " the recipe uses at most 176",
         "evaluated at 176 px, 1.1 times the 160 px of the last phase: ",

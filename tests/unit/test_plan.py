@@ -25,7 +25,7 @@ def test_the_published_cluster_arrives_at_the_published_command():
     facts = re.sub(r"\s+", " ", done.stdout)
     for fact in (
         "512 = 256 nodes x 2",
-        "24 cores: 22 intra-op and 2 inter-op thread(s); 2 left to communication",
+        "24 cores: 22 intra-op and 2 inter-op threads; 2 left to communication",
         "24,576 = 512 ranks x 48",
         "4,680 = 89.77 epochs",
         "0.1 to 4.8 over 260 steps",

@@ -118,5 +118,16 @@ def test_a_cpu_with_one_kind_of_bf16_products_measures_it_once(monkeypatch):
     assert calls == [tf.bfloat16]
 
 
-def test_the_measurement_is_a_time():
+def test_the_measurement_is_a_time_and_says_what_it_does(monkeypatch):
+    notes = []
+    monkeypatch.setattr(
+        precision.logging,
+        "log_every_n_seconds",
+        lambda level, text, seconds: notes.append((level, text, seconds)),
+    )
     assert 0 < precision._seconds(tf.float32) < 60
+    # Asked before each measurement; of these, the log keeps one in so many seconds.
+    level, text, seconds = notes[0]
+    assert (level, seconds) == (precision.logging.INFO, 15)
+    assert "float32" in text
+    assert len(notes) == len(precision._PROBES) * precision._PROBE_REPEATS

@@ -143,8 +143,7 @@ def test_images_that_cannot_be_read_are_named_and_the_others_predicted(
     head, *lines = done.stdout.splitlines()
     assert head.split() == ["image", "class", "probability"]
     assert len(lines) == 2
-    assert "cat/7.jpg" in lines[0]
-    assert max(map(len, [head, *lines])) <= 80
+    assert str(good) in lines[0]
 
 
 def test_warnings_of_decoders_in_threads_are_not_shown(recwarn):
@@ -288,7 +287,7 @@ CAT = Predicted("cat", "", 3, 0.75)
 
 
 def test_a_table_has_a_line_for_each_class_and_names_each_image_once(capsys):
-    table = Table(["a/1.jpg", "2.jpg"], ["cat", "otter"], has_descriptions=False)
+    table = Table(["a/1.jpg", "2.jpg"], ["cat", "otter"], ())
     table.add("a/1.jpg", [CAT, Predicted("otter", "", 0, 0.25)])
     table.add("2.jpg", [Predicted("cat", "", 3, 1.0)])
     assert capsys.readouterr().out == (
@@ -299,12 +298,19 @@ def test_a_table_has_a_line_for_each_class_and_names_each_image_once(capsys):
     )
 
 
-def test_a_table_with_long_names_keeps_to_80_columns(capsys):
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_long_names_are_shortened_to_80_columns_on_a_terminal_only(
+    capsys, monkeypatch, is_terminal
+):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     path, name, words = "/long" * 20 + "/end.jpg", "n" * 90, "tench, Tinca tinca " * 9
     for description in ("", words):
-        table = Table([path], [name], bool(description))
+        table = Table([path], [name], (description,) * bool(description))
         table.add(path, [Predicted(name, description, 0, 1.0)])
         head, line = capsys.readouterr().out.splitlines()
+        if not is_terminal:
+            assert line.startswith(f"{path}  {name}  {description}")
+            continue
         assert len(head) == len(line) == 80
         assert line.startswith("...")
         assert "/end.jpg  nnnnnn" in line

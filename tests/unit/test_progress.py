@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from absl import logging
 
+from resnet.base import output
 from resnet.config.config import Config
 from resnet.metrics import progress
 from resnet.metrics.progress import Progress, find_terminal
@@ -111,22 +112,34 @@ def test_the_time_of_a_pause_does_not_count(config, clock, log, num_before):
 
 
 def test_a_terminal_gets_a_bar_that_is_drawn_over(config, clock, monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
+    reader, writer = os.pipe()
+    monkeypatch.setattr(sys, "stderr", output.stream(writer, None))
+    monkeypatch.setattr(progress, "find_terminal", lambda: Path("/dev/stderr"))
     monkeypatch.setenv("COLUMNS", "90")
     shown = Progress(config, 0, 0)
     for _ in range(2):
         for _ in range(50):
             shown.step_done()
         shown.show({"loss": 1.0, "learning_rate": 0.1})
+    print("warning: slow", file=sys.stderr)  # On a line of its own.
+    shown.show({"loss": 1.0, "learning_rate": 0.1})
     shown.say("done")
-    assert find_terminal() == Path("/dev/stderr")
-    bars, end = terminal.getvalue().rsplit("\n", 2)[:2]
-    first, second = bars.split("\r")[1:]
+    shown.close()
+    shown.show({"loss": 1.0, "learning_rate": 0.1})
+    shown.close()
+    lines = os.read(reader, 10_000).decode().split("\n")
+    first, second = lines[0].split("\r")[1:]
     assert first.startswith(f"[{'=' * 10}{' ' * 10}] step 50/100")
     assert second.startswith(f"[{'=' * 20}] step 100/100")
     assert len(first) == len(second) == 89  # A full line would make the cursor jump.
-    assert end == "done"
+    assert lines[1:] == ["warning: slow", f"\r{second}", "done", f"\r{second}", ""]
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_terminal_is_where_standard_error_goes(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert find_terminal() == Path("/dev/stderr")
 
 
 LONG = {"step": "step 4680/4680", "epoch": "epoch 90.00"}

@@ -83,7 +83,7 @@ def test_three_lines_say_what_the_run_is(tmp_path):
     assert f"{expected} at step 400" in text
     assert "top-5" not in text.lower()
     # 400 steps of 64 images at 64 images per second.
-    assert "Finished: 400 steps. 7 min of training, 64 images/s, 2 rank(s)" in text
+    assert "Finished: 400 steps. 7 min of training, 64 images/s, 2 ranks" in text
     assert "h (EPYC)" in text
     assert "views" not in text.split("images/s")[0]
     file = tmp_path / "config.json"
@@ -377,7 +377,7 @@ def test_a_failed_run_says_how_far_it_came_and_why(tmp_path):
     text = words_of(tmp_path)
     assert "Failed, last at step 70 of 400: rank 1 on b has died" in text
     assert text.count("failed: rank 1 on b has died while computing step 71") == 1
-    assert "1 restart(s). The last word: restart 1 of 3." in text
+    assert "1 restart. The last word: restart 1 of 3." in text
 
 
 def test_a_job_that_found_the_folder_locked_is_no_failure_of_the_run(tmp_path):
@@ -424,8 +424,7 @@ def test_the_ranks_of_an_asynchronous_run_are_not_those_of_its_coordinator(tmp_p
     make_run(tmp_path, sync_mode="async")
     save_checkpoint(tmp_path, installation={}, num_ranks=1)
     text = words_of(tmp_path)
-    assert "rank(s)" not in text
-    assert "ranks 1" not in text
+    assert "1 rank" not in text
 
 
 def test_a_study_has_its_chart_and_table(tmp_path):
@@ -447,7 +446,7 @@ def test_a_log_that_was_cut_is_shown_as_far_as_it_goes(tmp_path):
     make_run(tmp_path)
     append_line(tmp_path, 'no json\n{"kind": "train", "st')
     text = words_of(tmp_path)
-    assert "1 line(s) of metrics.jsonl can't be read" in text
+    assert "Lines of metrics.jsonl that can't be read: 1" in text
     assert "The last line of metrics.jsonl is incomplete" in text
     assert "Top-1 75.00 %" in text
 

@@ -61,7 +61,10 @@ def test_the_axis_of_a_chart_leaves_out_what_its_text_counts():
     losses = [2 + 0.01 * step for step in range(40)] + [7.0, 50.0, math.nan]
     figure = drawn("Cross-entropy", losses, window=3)
     assert figure.points["scale"]["domain"] == list(robust_limits(losses))
-    assert "2 value(s) are beyond the axis. 1 value(s) are not finite" in figure.about
+    assert (
+        "Values beyond the axis: 2. Values that are not finite, and not drawn: 1."
+        in figure.about
+    )
     assert robust_limits([math.nan]) == (0.0, 1.0)
     assert robust_limits([2.0, 2.0]) == (1.5, 2.5)
 

@@ -13,6 +13,7 @@ from eval import checkpoint_choice, resnet_eval
 from resnet.base.errors import UserError
 from resnet.checkpoint import integrity, step_dirs
 from resnet.config.config import load_config, save_config
+from resnet.runtime.run_lock import RunLock
 from tests.in_process import assert_refused, run
 
 
@@ -138,3 +139,18 @@ def test_the_names_and_numbers_are_steps(four_checkpoints, value, steps):
 def test_a_run_without_checkpoints_is_refused(tmp_path, requested):
     with pytest.raises(UserError, match="no checkpoint has been saved in"):
         checkpoint_choice.choose(requested, tmp_path)
+
+
+def test_a_training_that_runs_is_named_and_when_its_first_checkpoint_comes(
+    make_config, tmp_path
+):
+    config = make_config(model_dir=str(tmp_path), checkpoint_every="7minutes")
+    save_config(config)
+    lock = RunLock(tmp_path)
+    with pytest.raises(UserError, match=r"\(process \d+ on .* every 7minutes and"):
+        checkpoint_choice.choose("latest", tmp_path)
+    lock.release()
+    for _ in range(2):  # A lock file that a killed job has left says nothing.
+        with pytest.raises(UserError, match=r"yet\. Start training first"):
+            checkpoint_choice.choose("latest", tmp_path)
+        (tmp_path / "lock").write_text("process 1 on a")

@@ -112,7 +112,7 @@ def test_own_images_are_planned_by_their_number_and_sizes(run, records, tmp_path
     path.write_text(path.read_text().replace('"median_side": 0', '"median_side": 40'))
     done = run(*flags, "--recipe=own", "--num_ranks=2")
     assert done.returncode == 0, done.stderr
-    assert "global batch 8 = 2 rank(s) x 4" in done.stdout
+    assert "global batch 8 = 2 ranks x 4" in done.stdout
     assert "image size 40: the median" in done.stdout
     assert_refused(run(*flags, "--recipe=own", "--num_ranks=16"), "Start fewer ranks")
 

@@ -1,3 +1,6 @@
+import pathlib
+import re
+
 from resnet.base import text
 
 
@@ -8,6 +11,23 @@ def test_lists_end_with_the_number_of_what_is_left_out():
     assert text.first_of(names, 3) == "a, b, c and 3 more"
     assert text.shortened("a" * 40) == "a" * 40
     assert text.shortened("a" * 41) == "a" * 37 + "..."
+
+
+def test_a_number_stands_before_its_noun_in_singular_or_plural():
+    nouns = ("rank", "process", "class", "epoch", "batch")
+    assert [text.counted(1, noun) for noun in nouns] == [f"1 {noun}" for noun in nouns]
+    plurals = ["0 ranks", "0 processes", "0 classes", "0 epochs", "0 batches"]
+    assert [text.counted(0, noun) for noun in nouns] == plurals
+    assert text.counted(1024, "rank") == "1,024 ranks"
+
+
+def test_no_text_of_the_programs_leaves_the_plural_to_its_reader():
+    root = pathlib.Path(__file__).parents[2]
+    folders = ("data_prep", "eval", "install", "launch", "resnet")
+    left = re.compile(r"[a-z]\((s|es)\)[^\w\"']")
+    files = [f for name in folders for f in (root / name).rglob("*.*")]
+    texts = {f: f.read_text() for f in files if f.suffix in (".py", ".sh", ".html")}
+    assert [str(f) for f, contents in texts.items() if left.search(contents)] == []
 
 
 def test_sizes_have_the_unit_that_suits_them():

@@ -110,7 +110,7 @@ class AsyncTraining:
         config, state = self._config, self._state
         self._log.training_starts()
         logging.info(
-            "With %d worker(s), asynchrony acts like an additional momentum of %.2f"
+            "The asynchrony of workers (%d) acts like an additional momentum of %.2f"
             " (arXiv:1605.09774), and the mean staleness is about %d: a lower"
             " --momentum, or a small --max_staleness, may train better"
             " (docs/async.md).",
