@@ -70,7 +70,8 @@ class Result:
         return (
             f"top-1 {100 * self.top1:.2f} % (95 % interval: {interval})"
             + (f", top-5 {100 * self.top5:.2f} %" if has_top5 else "")
-            + f", cross-entropy {self.cross_entropy:.4f} on {counted(self.count, 'image')}"
+            + f", cross-entropy {self.cross_entropy:.4f}"
+            + f" on {counted(self.count, 'image')}"
             + (f", views {self.views}" if self.views != "center" else "")
             + (f", {self.skipped_records:,} skipped" if self.skipped_records else "")
         )
