@@ -42,7 +42,10 @@ def on_page_markdown(
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Marks flags, which aren't to be broken at their hyphens (assets/site.css)."""
-    return re.sub(r"<code>(-[^<\s]{,40})</code>", r'<code class="flag">\1</code>', html)
+    html = re.sub(r"<code>(-[^<\s]{,40})</code>", r'<code class="flag">\1</code>', html)
+    # Also those in commands and sentences, but not in tags.
+    flag = r"(?<![\w-])(--[a-z]\w*)(?=[^<>]*<)"
+    return re.sub(flag, r'<span class="flag">\1</span>', html)
 
 
 def _link(link: re.Match[str], source: str, files: Files) -> str:
