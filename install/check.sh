@@ -13,17 +13,18 @@ shift
 check_ranks() {
   local started=$SECONDS
   local check='
-import signal
+import os, signal
+from resnet.distributed import communicator
+from resnet.hardware import placement
 signal.alarm(180)  # For what waits for the other rank; a busy machine imports for minutes.
-from mpi4py import MPI  # Before Horovod, as in resnet/distributed/communicator.py.
+ranks = communicator.connect(placement.find_process_info(os.environ))
 signal.alarm(0)
 import tensorflow as tf
-import horovod.tensorflow as hvd
 signal.alarm(180)
-hvd.init()
-total = hvd.allreduce(tf.constant([hvd.rank() + 1.0]), op=hvd.Sum, name="check")
-assert hvd.size() == MPI.COMM_WORLD.size == 2, f"two ranks were started; each sees {hvd.size()}"
-assert float(total[0]) == 3.0, f"the sum of 1 and 2 over the ranks came out as {float(total[0])}"
+ranks.start_horovod()
+assert ranks.collectives.num_ranks == 2, f"two ranks were started, not {ranks.collectives.num_ranks}"
+mean = float(ranks.collectives.allreduce_mean([tf.constant(ranks.rank + 1.0)], ["check"])[0])
+assert mean == 1.5, f"the mean of 1 and 2 over the ranks came out as {mean}"
 '
   TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES='' timeout -k 10 900 \
     "$environment/bin/mpirun" -np 2 "$environment/bin/python" -c "$check" \

@@ -19,6 +19,10 @@ class UserError(ValueError):
     """A mistake, as a sentence of what was expected, what was found and what to do."""
 
 
+class NodeError(UserError):
+    """A mistake that all ranks of a node find, of which the first one tells."""
+
+
 @contextlib.contextmanager
 def naming_failures(action: str) -> Iterator[None]:
     """Turns a failure of files or memory in the block, an action, into a UserError."""

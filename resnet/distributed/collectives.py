@@ -21,8 +21,15 @@ class Collectives:
         """The number of this rank."""
         return self._horovod.rank() if self._horovod else 0
 
-    def start(self) -> None:
-        """Starts Horovod, which imports TensorFlow; to be called on all ranks."""
+    def start(self, library: str) -> None:
+        """Starts Horovod, which imports TensorFlow; to be called on all ranks.
+
+        The library is the name of one of those beside its Python files.
+        """
+        # With this ending, Horovod makes the name of the library that it loads.
+        ending = library.removeprefix("mpi_lib")
+        util: Any = importlib.import_module("horovod.common.util")
+        util.get_ext_suffix = lambda: ending
         self._horovod = importlib.import_module("horovod.tensorflow")
         self._horovod.init()
 

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from resnet.base.errors import UserError
+from resnet.base.errors import NodeError, UserError
+from resnet.distributed import mpi_library
 from resnet.distributed.collectives import Collectives
 from resnet.hardware.placement import ProcessInfo
 from resnet.watchdog import client, connections
@@ -28,7 +29,7 @@ from resnet.watchdog.alone import LoneWatchdog
 from resnet.watchdog.client import WatchdogClient
 
 # Time for the launcher to forward what was printed, which it may drop at an abort.
-_FORWARDING_SECONDS = 1.0
+FORWARDING_SECONDS = 1.0
 _QUOTED_CHARACTERS = 40  # Longest value that an error quotes.
 _SHARED_MEMORY_BYTES = 5 << 20  # What a rank of MPICH 5 takes, rounded down.
 _OTHER_OPEN_FILES = 32  # Rank 0's watchdog has 10 besides its connections.
@@ -132,7 +133,7 @@ class Communicator:
     def start_horovod(self) -> None:
         """Starts the collective operations on tensors. Imports TensorFlow."""
         if self._world is not None:
-            self.collectives.start()
+            self.collectives.start(mpi_library.horovod_library(self._mpi))
 
     @contextlib.contextmanager
     def collective_errors(self) -> Iterator[None]:
@@ -303,7 +304,7 @@ class Communicator:
         else:
             print(reason, file=sys.stderr, flush=True)
         if self._world is not None:
-            time.sleep(_FORWARDING_SECONDS)
+            time.sleep(FORWARDING_SECONDS)
             self._world.Abort(exit_code)
         sys.exit(exit_code)
 
@@ -379,7 +380,7 @@ def connect(process: ProcessInfo) -> Communicator:
     """Returns this process's connection to the ranks that were started with it.
 
     Raises:
-        UserError: If the launcher and the MPI library don't belong together, if the
+        UserError: If there is no MPI library that belongs to the launcher, if the
             library doesn't support MPI_THREAD_MULTIPLE, or if there is not enough
             shared memory.
     """
@@ -390,17 +391,24 @@ def connect(process: ProcessInfo) -> Communicator:
     os.environ.setdefault("UCX_DEBUG_SIGNO", "0")
     if process.has_all_ranks_on_node:  # It listens on these interfaces.
         os.environ.setdefault("UCX_NET_DEVICES", "lo")
-    mpi = importlib.import_module("mpi4py.MPI")
+    mpi_library.prepare(os.environ)
+    try:
+        mpi = importlib.import_module("mpi4py.MPI")
+    except RuntimeError as error:  # Of mpi4py, in a line for each attempt.
+        reason = str(error).splitlines()[-1]
+        raise NodeError(f"the MPI library can't be loaded: {reason}.") from error
     rank, num_ranks = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
     if (rank, num_ranks) != (process.rank, process.num_ranks):
         library = mpi.Get_library_version().splitlines()[0].strip()
-        raise UserError(
+        # Without a connection to the launcher, each process is alone.
+        raise (NodeError if num_ranks == 1 else UserError)(
             f"the launcher started this process as rank {process.rank} of"
             f" {process.num_ranks}, but for the MPI library it is rank {rank} of"
-            f" {num_ranks} ({library}). Use the mpirun of that library."
+            f" {num_ranks} ({library}). Use the mpirun of that library, or srun"
+            " --mpi=pmi2 for MPICH and Intel MPI, --mpi=pmix for Open MPI."
         )
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
-        raise UserError(
+        raise NodeError(
             "the MPI library doesn't support MPI_THREAD_MULTIPLE, which Python and"
             " Horovod need. Enable it as the library's manual says, or use a build of"
             " the library that has it."
@@ -414,7 +422,7 @@ def abort_unconnected(environ: Mapping[str, str], exit_code: int) -> None:
     Source: MPICH, src/pmi/src/pmi_v1.c, PMI_Abort: the message in its wire protocol.
     """
     if (descriptor := environ.get("PMI_FD", "")).isdigit():
-        time.sleep(_FORWARDING_SECONDS)
+        time.sleep(FORWARDING_SECONDS)
         with contextlib.suppress(OSError):  # The launcher has ended.
             os.write(int(descriptor), f"cmd=abort exitcode={exit_code}\n".encode())
 
@@ -432,14 +440,14 @@ def _check_shared_memory(process: ProcessInfo) -> None:
     needed = process.num_local_ranks * _SHARED_MEMORY_BYTES
     file_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if resource.RLIM_INFINITY != file_bytes < needed:
-        raise UserError(
+        raise NodeError(
             f"a process must be allowed files of {needed / 2**20:.0f} MiB for the MPI"
             f" messages of each node's ranks, {process.num_local_ranks};"
             f" {platform.node()} allows {file_bytes / 2**20:.1f} MiB (ulimit -f)."
             " Raise that limit."
         )
     if size < needed:
-        raise UserError(
+        raise NodeError(
             f"/dev/shm must have at least {needed / 2**20:.0f} MiB for the MPI messages"
             f" of each node's ranks, {process.num_local_ranks}; {platform.node()} has"
             f" {size / 2**20:.0f} MiB. Enlarge it, as by --shm-size of docker run, or"

@@ -36,6 +36,8 @@ class Launcher:
     processes: tuple[str, ...] = ()
     host_variable: str = ""  # Has the name by which it knows a rank's host.
     host_options: HostOptions | None = None  # None if its commands are never changed.
+    # The binary interfaces of the MPI libraries of its ranks, the likeliest first.
+    interfaces: tuple[str, ...] = ("mpich", "openmpi")
 
 
 def _in_variables(*names: str) -> Callable[[Mapping[str, str]], Place | None]:
@@ -76,6 +78,7 @@ LAUNCHERS = {
         ),
         processes=("mpirun", "mpiexec", "hydra"),
         host_variable="PMI_HOSTNAME",
+        interfaces=("mpich",),
         host_options=HostOptions(
             ranks=("-np", "-n"),
             ranks_per_host=("-ppn", "-perhost"),
@@ -90,10 +93,20 @@ LAUNCHERS = {
             *(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE")),
             *(f"OMPI_COMM_WORLD_LOCAL_{name}" for name in ("RANK", "SIZE")),
         ),
-        processes=("mpirun", "mpiexec", "orterun", "prterun"),
+        processes=("mpirun", "mpiexec", "orterun", "orted", "prte"),
+        interfaces=("openmpi",),
     ),
     "Slurm": Launcher(place=_in_slurm_step, host_variable="SLURMD_NODENAME"),
 }
+
+
+def of(environ: Mapping[str, str]) -> tuple[str, Launcher]:
+    """Returns the name and the row of the launcher of a rank of several."""
+    for name, launcher in LAUNCHERS.items():
+        if launcher.place(environ):
+            return name, launcher
+    raise LookupError("no launcher has started this process")
+
 
 # Variables of others. If they were ignored, each rank would train alone.
 UNKNOWN_LAUNCHERS = (

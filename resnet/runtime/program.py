@@ -4,13 +4,14 @@ import atexit
 import logging
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 
 from absl import logging as absl_logging
 
 from resnet.base import cli, errors, limits
-from resnet.base.errors import EXIT_CODE, UserError
+from resnet.base.errors import EXIT_CODE, NodeError, UserError
 from resnet.distributed import communicator as distributed
 from resnet.distributed.communicator import Communicator
 from resnet.hardware import placement
@@ -63,7 +64,10 @@ def run(main: Main, argv: Sequence[str]) -> int:
             raise UserError(shortage)
         communicator = distributed.connect(process)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        if isinstance(error, NodeError) and process.local_rank != 0:
+            time.sleep(distributed.FORWARDING_SECONDS)  # The first rank is heard.
+        else:
+            print(f"error: {error}", file=sys.stderr, flush=True)
         distributed.abort_unconnected(os.environ, EXIT_CODE)
         return EXIT_CODE
     start_log(absl_logging.INFO if process.rank == 0 else absl_logging.ERROR)

@@ -40,11 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Connects the ranks and starts TensorFlow, before a test imports it."""
     if PROCESS.num_ranks == 1:
         return
+    logging.use_absl_handler()  # As the programs do before they log.
+    communicator = distributed.connect(PROCESS)
     from mpi4py import MPI
 
-    logging.use_absl_handler()  # As the programs do before they log.
     config.stash[_LOCKSTEP] = Lockstep(MPI)
-    communicator = distributed.connect(PROCESS)
     config.stash[_COMMUNICATOR] = communicator
     if PROCESS.rank != 0:
         path = Path(config._tmp_path_factory.getbasetemp(), "output.txt")

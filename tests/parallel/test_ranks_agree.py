@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +28,15 @@ def outcome(communicator, records):
 def of_one(records):
     """Returns the weights after five steps of one process; each rank trains them."""
     return train(distributed.connect(ProcessInfo()), records, True)["weights"][0]
+
+
+def test_a_rank_has_one_mpi_library_and_what_is_built_for_its_interface():
+    maps = Path("/proc/self/maps").read_text()
+    pattern = r"/(libmpi|MPI|mpi_lib)(?=[._])([^/\s]*)$"
+    names = sorted(set(re.findall(pattern, maps, re.M)))
+    assert [first for first, _ in names] == ["MPI", "libmpi", "mpi_lib"]
+    words = {word for _, rest in names for word in re.findall("mpich|openmpi", rest)}
+    assert len(words) <= 1  # None, if both are built for the MPI of a site.
 
 
 @pytest.mark.ranks(3)
