@@ -398,10 +398,10 @@ def _warnings_of_run(topology: Topology, chosen: Layout, run: Derived) -> Iterat
             f" {run.rank_memory_bytes / 1e9:.1f} GB fit"
         )
     known = set(topology.instruction_sets)
-    if known and "avx2" not in known:
+    if known and not known & {"avx2", "asimd"}:
         yield (
-            "the processor has no AVX2, which the compiled convolutions need: stock"
-            " ops are used, which are slower"
+            "the processor has neither AVX2 nor NEON, of which the compiled"
+            " convolutions need one: stock ops are used, which are slower"
         )
     elif known & {"avx512_bf16", "amx_bf16"} and run.config.precision == "float32":
         yield (

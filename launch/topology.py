@@ -15,7 +15,8 @@ from resnet.base.errors import UserError
 from resnet.hardware import cpu_features, physical_cores
 
 # Those that the compiled ops and oneDNN choose their code by.
-INSTRUCTION_SETS = ("avx", "avx2", "avx512f", "avx512_bf16", "amx_bf16")
+_OF_X86 = ("avx", "avx2", "avx512f", "avx512_bf16", "amx_bf16")
+INSTRUCTION_SETS = (*_OF_X86, "asimd", "sve", "bf16")  # "asimd" is Arm's NEON.
 OF_THIS_MACHINE = "read from this machine"
 # Fields that may differ between hosts of a job without changing its plan.
 _OF_ONE_HOST = ("source", "hosts", "interfaces", "memory_bytes")

@@ -11,6 +11,16 @@ import platform
 from collections.abc import Callable
 from pathlib import Path
 
+# Linux has numbers in place of the names of Arm's cores.
+_ARM_CORES = {
+    "0x41 0xd08": "Cortex-A72",
+    "0x41 0xd0b": "Cortex-A76",
+    "0x41 0xd0c": "Neoverse N1",
+    "0x41 0xd40": "Neoverse V1",
+    "0x41 0xd4f": "Neoverse V2",
+    "0x46 0x001": "A64FX",
+}
+
 Cpuid = Callable[[int, int], tuple[int, int, int, int]]
 
 _TILE_LEAF = 0x1D  # Intel's manual, volume 2A, CPUID: tile information.
@@ -31,7 +41,10 @@ def flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 def model_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Returns the name of the first processor, "unknown CPU" where Linux has none."""
-    return _first(("model name", "CPU part"), cpuinfo) or "unknown CPU"
+    fields = ("CPU implementer", "CPU part")
+    part = " ".join(_first((field,), cpuinfo) for field in fields).strip()
+    name = _first(("model name",), cpuinfo) or _ARM_CORES.get(part, part)
+    return name or "unknown CPU"
 
 
 def _first(names: tuple[str, ...], cpuinfo: Path) -> str:

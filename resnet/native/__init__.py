@@ -134,7 +134,11 @@ def _why_not_fast(dtype: tf.DType) -> str:
     """Returns why the loaded library has no kernels for a dtype; empty if it has."""
     kernels = instruction_sets.kernels(OPS_LIBRARY)
     index = instruction_sets.index
-    needed = "AVX512_CORE" if dtype == tf.bfloat16 else "AVX2"
+    needed = (
+        instruction_sets.FIRST_IN_BFLOAT16
+        if dtype == tf.bfloat16
+        else instruction_sets.FIRST_IN_FLOAT32
+    )
     if index(kernels.current()) >= index(needed):
         return ""
     if index(kernels.best()) >= index(needed):

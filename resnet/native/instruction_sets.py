@@ -8,6 +8,7 @@ The library uses the best one that the CPU has. The environment variable
 import ctypes
 import functools
 import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,19 +16,30 @@ from resnet.base.errors import UserError
 
 VARIABLE = "RESNET_MAX_CPU_ISA"
 
-# By rising speed, with oneDNN's names; the library numbers them in this order. Without
-# any, convolutions and normalization are TensorFlow's ops.
-NAMES = ("NONE", "AVX2", "AVX512_CORE", "AVX512_CORE_BF16")
-
 _AVX2 = frozenset({"avx2", "fma"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
-# The names that Linux has for what each one needs.
-CPU_FLAGS = {
-    "NONE": frozenset[str](),
+_OF_X86 = {
     "AVX2": _AVX2,
     "AVX512_CORE": _AVX512,
     "AVX512_CORE_BF16": _AVX512 | {"avx512_bf16"},
 }
+
+
+def of_machine(machine: str) -> dict[str, frozenset[str]]:
+    """Returns the instruction sets of an architecture, by rising speed.
+
+    Each has the names that Linux has for what it needs. Those of x86 are oneDNN's.
+    Without any, convolutions and normalization are TensorFlow's ops.
+    """
+    sets = {"NEON": frozenset({"asimd"})} if machine == "aarch64" else _OF_X86
+    return {"NONE": frozenset(), **sets}
+
+
+CPU_FLAGS = of_machine(platform.machine())
+NAMES = tuple(CPU_FLAGS)  # The library numbers them in this order.
+# The first with kernels for float32, and with those for bfloat16 as well.
+FIRST_IN_FLOAT32 = NAMES[1]
+FIRST_IN_BFLOAT16 = "NEON" if "NEON" in NAMES else "AVX512_CORE"
 
 
 def index(name: str) -> int:

@@ -24,6 +24,7 @@ def dtypes_of(name: str) -> list[tf.DType]:
     """Returns the dtypes that an instruction set has kernels of its own for."""
     return {
         "AVX512_CORE": [tf.float32, tf.bfloat16],
+        "NEON": [tf.float32, tf.bfloat16],
         "AVX512_CORE_BF16": [tf.bfloat16],
     }.get(name, [tf.float32])
 

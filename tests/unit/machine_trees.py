@@ -1,5 +1,6 @@
 """The /proc and /sys of other machines, as Linux writes them."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -141,6 +142,43 @@ def big_little(root: Path) -> Path:
     return write(root, [(0, 0, number) for number in range(8)], files=files)
 
 
+def _arm_cpuinfo(features: str, part: str) -> dict[str, str]:
+    return {
+        "proc/cpuinfo": f"processor\t: 0\nBogoMIPS\t: 2100.00\nFeatures\t: {features}"
+        f"\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: {part}"
+    }
+
+
+def graviton(root: Path) -> Path:
+    """Writes two Arm sockets of 32 cores, numbered by firmware, without SMT."""
+    cores = [
+        (socket, numa_node, socket + 80 * (number + 1))
+        for numa_node, socket in enumerate((36, 4164))
+        for number in range(32)
+    ]
+    files = {
+        **_arm_cpuinfo("fp asimd evtstrm atomics asimddp sve bf16 i8mm", "0xd40"),
+        **interface("ens5", 25_000),
+    }
+    return write(root, cores, files=files, memory_kib=256 << 20)
+
+
+def raspberry_pi(root: Path) -> Path:
+    """Writes four cores of a kernel without NUMA nodes or a cgroup for memory."""
+    files = {
+        **_arm_cpuinfo("fp asimd evtstrm crc32 cpuid", "0xd08"),
+        **{
+            f"sys/devices/system/cpu/cpu{number}/cpu_capacity": "1024"
+            for number in range(4)
+        },
+        **interface("eth0", 1000),
+    }
+    root = write(root, [(0, 0, number) for number in range(4)], files=files)
+    for folder in root.glob("sys/devices/system/cpu/cpu*/node0"):
+        shutil.rmtree(folder)
+    return root
+
+
 def single_core(root: Path) -> Path:
     """Writes a virtual machine with one core, without any cgroup."""
     root = write(root, [(0, 0, 0)], memory_kib=2 << 20)
@@ -162,5 +200,5 @@ def quota(root: Path) -> Path:
 
 MACHINES = (
     *(two_sockets, sub_numa_clusters, fragmented, cgroup_v1, laptop, big_little),
-    *(single_core, one_of_many, quota),
+    *(graviton, raspberry_pi, single_core, one_of_many, quota),
 )

@@ -15,6 +15,16 @@ bugs\t\t: spectre_v1
 processor\t: 1
 flags\t\t: fpu other
 """
+GRAVITON = """\
+processor\t: 0
+BogoMIPS\t: 2100.00
+Features\t: fp asimd sve bf16
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x1
+CPU part\t: 0xd40
+CPU revision\t: 1
+"""
 AMX = frozenset({"fpu", "amx_tile", "amx_bf16"})
 
 
@@ -26,7 +36,8 @@ AMX = frozenset({"fpu", "amx_tile", "amx_bf16"})
             {"fpu", "vme", "avx512f", "amx_tile", "amx_bf16"},
             "Some CPU: the best",
         ),
-        ("Features\t: fp bf16\nCPU part\t: 0xd40\n", {"fp", "bf16"}, "0xd40"),  # Arm.
+        (GRAVITON, {"fp", "asimd", "sve", "bf16"}, "Neoverse V1"),
+        ("Features\t: fp\nCPU part\t: 0xfff\n", {"fp"}, "0xfff"),
         ("", set(), "unknown CPU"),
         (None, set(), "unknown CPU"),
     ],

@@ -1,6 +1,7 @@
 """The kernels of each instruction set that this machine has, and their limit."""
 
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -34,6 +35,35 @@ def kernels():
 )
 def test_the_environment_limits_the_instruction_set(environ, limit):
     assert instruction_sets.limit_from(environ) == limit
+
+
+@pytest.fixture
+def on_arm(monkeypatch):
+    """The names of instruction sets as on Arm."""
+    sets = instruction_sets.of_machine("aarch64")
+    monkeypatch.setattr(instruction_sets, "CPU_FLAGS", sets)
+    monkeypatch.setattr(instruction_sets, "NAMES", tuple(sets))
+    for name in ("FIRST_IN_FLOAT32", "FIRST_IN_BFLOAT16"):
+        monkeypatch.setattr(instruction_sets, name, "NEON")
+
+
+@pytest.mark.parametrize(
+    ("limit", "name"), [("", "NEON"), ("neon", "NEON"), ("NONE",) * 2]
+)
+def test_arm_has_neon(on_arm, limit, name):
+    assert instruction_sets.limit_from({"RESNET_MAX_CPU_ISA": limit}) == name
+    with pytest.raises(UserError, match="one of NONE, NEON; got 'AVX2'"):
+        instruction_sets.limit_from({"RESNET_MAX_CPU_ISA": "AVX2"})
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+def test_neon_has_kernels_for_both_dtypes(on_arm, monkeypatch, dtype):
+    assert instruction_sets.CPU_FLAGS["NEON"] == {"asimd"}
+    for best, reason in (("NEON", ""), ("NONE", "this CPU has no asimd")):
+        loaded = SimpleNamespace(best=lambda name=best: name)
+        loaded.current = loaded.best
+        monkeypatch.setattr(instruction_sets, "kernels", lambda _, k=loaded: k)
+        assert native._why_not_fast(dtype) == reason
 
 
 def test_a_limit_excludes_what_is_above_it(kernels, monkeypatch):

@@ -197,7 +197,9 @@ def test_what_is_slow_is_said(tmp_path):
     plan = make(topology.repeated(topology.probe(root), 4, ()), **FOUR_NODES)
     # 2 x 3/4 of 102.2 MB over 1 Gbit/s.
     assert warning(plan, "take at least 1.2 s in each step")
-    assert warning(plan, "no AVX2")
+    assert warning(plan, "neither AVX2 nor NEON")
+    node = topology.probe(machine_trees.graviton(tmp_path / "arm"))
+    assert not warning(make(topology.repeated(node, 4, ()), **FOUR_NODES), "AVX2")
 
 
 def on_node(memory_gb: float, **changes):

@@ -116,6 +116,22 @@ def test_limits_of_cgroups_and_those_above(machine, cpus, memory, quota, tmp_pat
     assert (node.memory_bytes, node.cpu_quota) == (memory, quota)
 
 
+@pytest.mark.parametrize(
+    ("machine", "sockets", "cores", "instruction_sets", "model"),
+    [
+        (machine_trees.graviton, 2, 64, ("asimd", "sve", "bf16"), "Neoverse V1"),
+        (machine_trees.raspberry_pi, 1, 4, ("asimd",), "Cortex-A72"),
+    ],
+)
+def test_arm_processors(machine, sockets, cores, instruction_sets, model, tmp_path):
+    node = topology.probe(machine(tmp_path))
+    assert len(node.sockets) == len(node.numa_nodes) == sockets
+    assert len(node.cores) == node.num_installed_cores == cores
+    assert node.threads_per_core == 1
+    assert not any(core.is_efficiency_core for core in node.cores)
+    assert (node.instruction_sets, node.cpu_model) == (instruction_sets, model)
+
+
 def test_efficiency_cores_are_told_from_fast_ones(tmp_path):
     machines = {machine_trees.laptop: (6, 8), machine_trees.big_little: (4, 4)}
     for machine, (num_fast, num_slow) in machines.items():
