@@ -2,7 +2,7 @@
 # packages. CI runs the same targets as people do.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv dev check demo unit parallel jobs test faults root cluster offline browser fuzz bundle wheels lint types format scripts flags docs lock ci clean
+.PHONY: help venv dev check demo unit parallel jobs test faults root cluster offline browser fuzz bundle wheel wheels lint types format scripts flags docs lock ci clean
 
 BIN := .venv/bin
 
@@ -36,6 +36,9 @@ venv:  ## Set everything up in .venv (once; the other targets do it too)
 BUNDLE ?= resnet-cpu.tar.gz
 bundle: venv  ## One archive of programs and environment, which runs at any path (BUNDLE=name)
 	$(BIN)/python install/bundle.py $(BUNDLE)
+
+wheel: venv  ## One wheel with all that is compiled, for pip on machines of this kind (in dist/)
+	@install/wheel.sh $(BIN)/.. dist
 
 wheels: venv  ## All packages in the folder wheels, for make venv WHEELS=wheels without a network
 	@install/wheels.sh $(BIN)/.. wheels
@@ -139,11 +142,12 @@ lock:  ## Write the hashed requirements*.txt again (UPGRADE=--upgrade: newest ve
 	$(COMPILE) requirements-build.in -o requirements-build.txt
 	$(COMPILE) requirements-docs.in -o requirements-docs.txt
 	$(COMPILE) install/requirements-mpi4py.in -o install/requirements-mpi4py.txt
+	$(COMPILE) install/requirements-wheel.in -o install/requirements-wheel.txt
 	rm -rf .lock-venv
 
 ci:  ## What CI runs: tests without skips, lint, types, the site
 	@.ci/run
 
 clean:  ## Remove what make made here, .venv too (the built Horovod stays in ~/.cache)
-	rm -rf .venv .venv.* .lock-venv demo-run build wheels resnet-cpu.tar* resnet/native/libresnet_* *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv.* .lock-venv demo-run build dist wheels resnet-cpu.tar* resnet/native/libresnet_* *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

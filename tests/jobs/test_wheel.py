@@ -2,11 +2,13 @@
 
 import importlib.metadata
 import os
+import platform
 import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -48,9 +50,17 @@ def copy_project(folder: Path) -> None:
     for name in ("requirements.in", "requirements-export.in"):
         shutil.copy(ROOT / name, folder)
     (folder / "install").mkdir()
-    script = 'cd "$(dirname "$0")/.."; echo "$1" >resnet/native/libresnet_{}.so'
-    (folder / "install/build_native.sh").write_text(script.format("ops"))
+    script = 'cd "$(dirname "$0")/../resnet/native"; echo "$1" | tee libresnet_{}.so'
+    (folder / "install/build_native.sh").write_text(
+        script.format("ops") + " >libresnet_ops.key"
+    )
     (folder / "install/build_ports.sh").write_text(script.format("ports"))
+    with zipfile.ZipFile(folder / "horovod.whl", "w") as horovod:
+        horovod.writestr("horovod/__init__.py", "__version__ = '0.28.1'")
+        horovod.writestr("horovod-0.28.1.dist-info/licenses/LICENSE", "Apache")
+        horovod.writestr("horovod-0.28.1.dist-info/METADATA", "")
+    script = f'echo compiling; echo "{folder}/horovod.whl"'
+    (folder / "install/build_horovod.sh").write_text(script)
 
 
 def build(clone: Path, *program: str) -> subprocess.CompletedProcess[str]:
@@ -66,21 +76,22 @@ def wheel(tmp_path_factory) -> Path:
     done = build(folder / "clone", "setup.py")
     assert done.returncode == 0, done.stderr
     (file,) = (folder / "clone" / "out").iterdir()
-    assert "linux" in file.name
+    assert file.name.endswith(f"-py3-none-linux_{platform.machine()}.whl")
     shutil.unpack_archive(file, folder / "installed", "zip")
     return folder / "installed"
 
 
 def test_a_wheel_holds_what_is_needed_and_no_packages_of_common_names(wheel):
-    for name in ("ops", "ports"):
-        library = wheel / f"resnet/native/libresnet_{name}.so"
+    for name in ("ops.so", "ops.key", "ports.so"):
+        library = wheel / f"resnet/native/libresnet_{name}"
         assert library.read_text() == f"{sys.prefix}\n"
+    assert (wheel / "horovod/LICENSE").read_text() == "Apache"
     assert list(wheel.rglob("LICENSE"))
     page = wheel / "resnet/report"
     assert all((page / f"page.{suffix}").exists() for suffix in ("html", "js"))
     (metadata,) = wheel.glob(f"resnet_cpu-{resnet.__version__}.dist-info")
     found = {path.name for path in wheel.iterdir()} - {metadata.name}
-    assert found == {"data_prep", "resnet", "resnet_cpu"}
+    assert found == {"data_prep", "horovod", "resnet", "resnet_cpu"}
     packages = (metadata / "top_level.txt").read_text().split()
     assert packages == ["data_prep", "resnet"]
     for folder in ("eval", "launch"):
@@ -118,6 +129,9 @@ def test_metadata_say_what_the_project_is(wheel):
     metadata = distribution.metadata
     licenses = {metadata.get("License"), metadata.get("License-Expression")}
     assert licenses - {None} == {"Apache-2.0"}
+    required = metadata.get_all("Requires-Dist")
+    assert 'tensorflow-cpu==2.21.0; platform_machine == "x86_64"' in required
+    assert {"mpich==5.0.2", 'tensorflow-datasets; extra == "tfds"'} <= {*required}
     python = "Programming Language :: Python :: "
     classifiers = set(metadata.get_all("Classifier"))
     assert {f"{python}3.{minor}" for minor in range(10, 14)} <= classifiers
@@ -171,5 +185,5 @@ def test_without_tensorflow_there_is_no_wheel(tmp_path):
     copy_project(tmp_path)
     done = build(tmp_path, "-c", WITHOUT_TENSORFLOW)
     assert done.returncode != 0
-    assert "which this environment lacks. Run make venv in a clone" in done.stderr
+    assert "which this environment lacks. Run make wheel in a clone" in done.stderr
     assert not (tmp_path / "out").exists()

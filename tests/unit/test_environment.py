@@ -91,7 +91,7 @@ def test_a_package_that_another_hides_is_refused(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("installed", "version"),
-    [({"tensorflow"}, "2"), ({"tensorflow-cpu"}, "2"), (set(), "none")],
+    [({"tensorflow"}, "2"), ({"tensorflow-cpu"}, "2")],
 )
 def test_either_name_of_tensorflow_counts_but_not_both(monkeypatch, installed, version):
     monkeypatch.setattr(
@@ -99,6 +99,7 @@ def test_either_name_of_tensorflow_counts_but_not_both(monkeypatch, installed, v
     )
     assert versions._version("tensorflow") == version
     versions.check_origins()
+    assert versions._version("horovod") == "0.28.1"  # As a wheel has it within.
     monkeypatch.setattr(versions, "_version_of", lambda name: "2")
     with pytest.raises(UserError, match="pip uninstall tensorflow tensorflow-cpu"):
         versions.check_origins()

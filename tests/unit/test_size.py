@@ -6,10 +6,10 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 41_600,
-    "product modules": 279,
+    "product lines": 40_900,
+    "product modules": 275,
     "lab lines": 3_050,
-    "test lines": 44_300,
+    "test lines": 43_400,
 }
 
 
