@@ -67,7 +67,6 @@ class BuildWithOps(build_py):
                 dirs_exist_ok=True,
             )
 
-
     def _add_horovod(self, wheel: str) -> None:
         """Adds the package and the licence from a wheel of Horovod."""
         with zipfile.ZipFile(wheel) as file:
