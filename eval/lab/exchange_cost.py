@@ -117,11 +117,12 @@ def measure(
     gradients = [draw.normal(shape) for shape in shapes.values()]
 
     @tf.function(autograph=False)
-    def exchanged(step: "tf.Tensor") -> "tf.Tensor":
+    def exchanged(step: "tf.Tensor") -> tuple["tf.Tensor", "tf.Tensor"]:
         no_rate = StepSettings(0.0, 0.0, 0.0, 0.0, step=step)
         result = exchange(gradients, tf.constant(0.0), tf.zeros([2]), no_rate)
-        with tf.control_dependencies(result.gradients):
-            return tf.stack(list(result.account))
+        # Without compression the account is constant: it would wait for no gradient.
+        firsts = [tf.reshape(gradient, [-1])[0] for gradient in result.gradients]
+        return tf.stack(list(result.account)), tf.stack(firsts)
 
     seconds, sent = [], 0
     for number in range(settings.warmup_steps + settings.steps):
@@ -129,7 +130,7 @@ def measure(
             sent = bytes_sent(settings.interface)
         communicator.allgather(None)
         begin = time.perf_counter()
-        account = exchanged(tf.constant(number, tf.int64)).numpy()
+        account = exchanged(tf.constant(number, tf.int64))[0].numpy()
         seconds.append(time.perf_counter() - begin)
     sent = (bytes_sent(settings.interface) - sent) // settings.steps
     of_ranks = communicator.allgather((float(account[1]), sent))
