@@ -2,7 +2,7 @@
 # packages. CI runs the same targets as people do.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv dev check demo unit parallel jobs test faults root cluster offline browser fuzz bundle wheel wheels lint types format scripts flags docs lock ci clean
+.PHONY: help venv dev check demo unit parallel jobs test faults root cluster offline browser reframe fuzz bundle wheel wheels lint types format scripts flags docs lock ci clean
 
 BIN := .venv/bin
 
@@ -58,7 +58,7 @@ dev: venv  ## What tests, lint and types need besides, in .venv (they call it)
 	  { $(call INSTALL,$(BIN)/python,requirements-dev.txt) && touch .venv/dev; }
 
 # Tests find the environment's programs first.
-unit parallel jobs faults root cluster offline browser: export PATH := $(CURDIR)/$(BIN):$(PATH)
+unit parallel jobs faults root cluster offline browser reframe: export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST := python -m pytest
 
 unit: dev  ## Tests of single modules, in three processes
@@ -93,6 +93,14 @@ offline: dev  ## make bundle and make wheels, and what they made in a namespace 
 
 browser: dev .venv.browser/.installed  ## The reports in Debian's Chromium (CHROMIUM=path: another one)
 	PYTHONPATH=.venv.browser $(PYTEST) tests/browser
+
+.venv.reframe/.installed: requirements-reframe.txt
+	$(or $(PYTHON),python3) -m venv --clear .venv.reframe
+	$(call INSTALL,.venv.reframe/bin/python,$<)
+	touch $@
+
+reframe: dev .venv.reframe/.installed  ## EasyBuild's recipe (Debian's lmod), ReFrame's suite on 2 ranks
+	$(PYTEST) tests/reframe --timeout=3600
 
 fuzz:  ## The C++ ops that read files and messages, on hostile inputs under sanitizers
 	@$(MAKE) --no-print-directory -f tests/native/Makefile
@@ -139,6 +147,7 @@ lock:  ## Write the hashed requirements*.txt again (UPGRADE=--upgrade: newest ve
 	$(COMPILE) requirements-export.in -o requirements-export.txt
 	$(COMPILE) requirements-dev.in -o requirements-dev.txt
 	$(COMPILE) requirements-browser.in -o requirements-browser.txt
+	$(COMPILE) requirements-reframe.in -o requirements-reframe.txt
 	$(COMPILE) requirements-build.in -o requirements-build.txt
 	$(COMPILE) requirements-docs.in -o requirements-docs.txt
 	$(COMPILE) install/requirements-mpi4py.in -o install/requirements-mpi4py.txt

@@ -20,7 +20,7 @@ from tests.made_once import made_once
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = (
     *("laptop", "slurm", "container", "server", "hosts", "offline"),
-    *("from_pytorch", "troubleshooting"),
+    *("from_pytorch", "troubleshooting", "admins"),
 )
 HOSTS = "node1\nnode2\n"  # The file that the page about hosts shows.
 RUN_HERE = (plan, place_shards, resnet_main)

@@ -20,7 +20,8 @@ def sizes() -> dict[str, int]:
         for path in (ROOT / folder).rglob("*.py")
     ]
     lab = [path for path in files if path.parts[:2] == ("eval", "lab")]
-    product = [path for path in files if path not in lab]
+    recipes = [path for path in files if path.parts[:2] == ("install", "spack")]
+    product = [path for path in files if path not in {*lab, *recipes}]
     tests = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py")]
 
     def lines(paths) -> int:
