@@ -2,7 +2,7 @@
 # packages. CI runs the same targets as people do.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv dev check demo unit parallel jobs test faults root cluster offline browser reframe fuzz bundle wheel wheels lint types format scripts flags docs lock ci clean
+.PHONY: help venv dev check demo unit parallel jobs test faults root cluster mpis offline browser reframe fuzz bundle wheel wheels lint types format scripts flags docs lock ci clean
 
 BIN := .venv/bin
 
@@ -58,7 +58,7 @@ dev: venv  ## What tests, lint and types need besides, in .venv (they call it)
 	  { $(call INSTALL,$(BIN)/python,requirements-dev.txt) && touch .venv/dev; }
 
 # Tests find the environment's programs first.
-unit parallel jobs faults root cluster offline browser reframe: export PATH := $(CURDIR)/$(BIN):$(PATH)
+unit parallel jobs faults root cluster mpis offline browser reframe: export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST := python -m pytest
 
 unit: dev  ## Tests of single modules, in three processes
@@ -81,6 +81,9 @@ root: dev  ## The part of faults that needs root: simulated hosts, full disks, l
 
 cluster: dev  ## Planned jobs under Debian's Open MPI and Slurm (tests/cluster/conftest.py)
 	$(PYTEST) tests/cluster --timeout=900
+
+mpis: dev  ## Jobs under five MPIs in one environment; fetches them (tests/mpis/conftest.py)
+	$(PYTEST) tests/mpis --timeout=1800
 
 offline: dev  ## make bundle and make wheels, and what they made in a namespace without network
 	$(PYTEST) tests/offline --timeout=1800

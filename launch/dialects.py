@@ -178,7 +178,10 @@ DIALECTS: dict[str, Dialect] = {
     "mpich": Dialect(title="MPICH", options=_HYDRA),
     "intelmpi": Dialect(
         title="Intel MPI",
+        # Its mpirun is a script, which a signal would end instead of the ranks.
+        program="mpiexec.hydra",
         options=_UNPINNED,
+        host_command=("mpiexec.hydra -hosts {host} -np 1",),
         label_options=("-prepend-rank",),
         label=r"^\[(?P<rank>\d+)\] ",
     ),
@@ -192,7 +195,8 @@ DIALECTS: dict[str, Dialect] = {
         slots=" slots={}",
         label_options=("--tag-output",),
         # Not only where a line begins: it labels each piece, as Hydra does.
-        label=r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>:",
+        # Version 5 puts a space behind it.
+        label=r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>: ?",
         script_launcher=(  # The function sets `passed_on`: PATH and other variables.
             "set_passed_on",
             'launcher=(mpirun ${HOSTFILE:+--hostfile "$HOSTFILE"} '

@@ -47,7 +47,12 @@ set_launcher() {
   local cores=
   case $LAUNCHER in
   mpirun)
-    launcher=(mpirun ${HOSTFILE:+-f "$HOSTFILE"} -np "$1" -ppn "$2")
+    launcher=(mpirun)
+    if [ -n "${I_MPI_ROOT:-}" ]; then  # Intel's mpirun is a script, which a signal would end
+      launcher=(mpiexec.hydra)         # instead of the ranks. It has Slurm start the proxies.
+      [ -z "${SLURM_JOB_ID:-}" ] || export I_MPI_HYDRA_BOOTSTRAP=${I_MPI_HYDRA_BOOTSTRAP:-slurm}
+    fi
+    launcher+=(${HOSTFILE:+-f "$HOSTFILE"} -np "$1" -ppn "$2")
     cores=${SLURM_CPUS_ON_NODE:-}
     ;;
   srun)

@@ -32,7 +32,7 @@ def options(text: str, word: str) -> list[str]:
 
 def write_programs(folder: Path, text: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("mpirun", "srun", "python"):
+    for name in ("mpirun", "mpiexec.hydra", "srun", "python"):
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
 
@@ -69,7 +69,8 @@ def site(tmp_path):
 @pytest.mark.parametrize("job", ["train", "parameter_server"])
 def test_a_script_runs_the_command_of_the_plan(launcher, job, site):
     text = script(f"--launcher={launcher}", f"--job={job}")
-    (line,) = site(text, "--seed=3", DATA_DIR="/d", MODEL_DIR="/m")
+    of_intel = {"I_MPI_ROOT": "/opt"} if launcher == "intelmpi" else {}
+    (line,) = site(text, "--seed=3", DATA_DIR="/d", MODEL_DIR="/m", **of_intel)
     by_default = launcher.replace("slurm", "mpich")  # Slurm has mpirun by default.
     flags = (f"--launcher={by_default}", f"--job={job}", "--print=command")
     done = run(plan, *BASE[:-1], *flags, "--data_dir=/d", "--model_dir=/m")
