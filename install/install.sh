@@ -36,8 +36,10 @@ ticks=0 most_mb=0
 say() { echo "[venv] $*"; }
 elapsed() { printf '%d:%02d' $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)); }
 
-# step COMMAND ...: runs a command, whose output, a log for report_progress, is in $log.
+# step WHAT COMMAND ...: runs a command, whose output, a log for report_progress, is in $log.
 step() {
+  local what=$1
+  shift
   : >"$log"
   { while sleep 1 >&2 && kill -0 $$; do ((++ticks % 15)) || report_progress; done; } 2>/dev/null &
   local ticker=$!
@@ -49,11 +51,15 @@ step() {
 report_progress() {  # Prints how far a step is, if its log says so.
   local doing size
   doing=$(awk '
-    /^(Collecting|Requirement already)/ { ++fetched }
+    /^(Collecting|Requirement already)/ {
+      name = $1 == "Collecting" ? $2 : $4
+      sub(/[=<>;[].*/, "", name)
+      if (!seen[name]++) ++fetched
+    }
     /^compiling / { doing = $0 }
     END { print doing ? doing : fetched }' "$log")
   case $doing in
-  '') return ;;
+  '') doing=$what ;;
   [0-9]*)
     size=$(du -sm "$temporary" | cut -f1)  # It falls when packages have been unpacked.
     most_mb=$((size > most_mb ? size : most_mb))
@@ -169,7 +175,7 @@ made_with_version=$(choice VERSION)
 if [ -f "$READY" ] && [ -x "$VENV/bin/python" ] && [ "$(choice FOLDER)" -ef "$VENV" ] &&
   [ "$asked_python" = "$(choice ASKED_PYTHON)" ] &&
   [ "$(cat "$READY")" = "$(key "$made_with_version")" ]; then
-  step build_ops || bash install/check.sh "$VENV" ops || true
+  step "preparing the build of the ops" build_ops || bash install/check.sh "$VENV" ops || true
   exit 0
 fi
 [ -n "$has_lock" ] || note_no_lock "$ROOT/.venv.lock"
@@ -318,7 +324,8 @@ locked() {  # locked only|except NAMES: prints the lock's lines of these package
 num_packages=$(sed -nE "/win32|!= 'x86_64'/d; s/^([a-zA-Z0-9][^=]*)==.*/\1/p" \
   requirements.txt | sort -u | wc -l)
 pip=(env TMPDIR="$temporary" PIP_ROOT_USER_ACTION=ignore "$TARGET/bin/python" -m pip)
-install() { "${pip[@]}" install --progress-bar off --no-deps "$@"; }
+# Some of their dependencies are left out on purpose, of which pip would warn in red.
+install() { "${pip[@]}" install --progress-bar off --no-deps --no-warn-conflicts "$@"; }
 
 install_packages() {
   local apart=(tensorflow tensorflow-cpu)  # One of them, as the machine is.
@@ -332,8 +339,7 @@ install_packages() {
   [ -z "$MPICXX" ] || apart+=(mpich mpi4py)
   locked except "${apart[@]}" >"$temporary/others.txt"
   # Half of the work is TensorFlow, which takes a core of its own.
-  "${pip[@]}" install --progress-bar off --no-deps --require-hashes \
-    -r "$temporary/tensorflow.txt" &
+  install --require-hashes -r "$temporary/tensorflow.txt" &
   install --no-build-isolation --require-hashes -r "$temporary/others.txt"
   wait $!
   if [ -n "$MPICXX" ]; then
@@ -367,10 +373,10 @@ elif [ "$(cat "$NEW/whole" 2>/dev/null)" != "$whole" ]; then
   "$PYTHON" -m venv --prompt .venv "$NEW"
 fi
 if [ "$(cat "$TARGET/whole" 2>/dev/null)" != "$whole" ] || [ "$TARGET" = "$VENV" ]; then
-  step install_packages
+  step "looking for packages" install_packages
   say "$(elapsed) packages are installed"
-  step bash install/build_horovod.sh "$TARGET" ${MPICXX:+"$MPICXX"}
-  step install_project "$(tail -n 1 "$log")"
+  step "preparing the build of Horovod" bash install/build_horovod.sh "$TARGET" ${MPICXX:+"$MPICXX"}
+  step "installing Horovod and this project" install_project "$(tail -n 1 "$log")"
   say "$(elapsed) Horovod and this project are installed"
   printf '%s\n' "FOLDER=$VENV" "ASKED_PYTHON=$asked_python" "PYTHON=$PYTHON" \
     "VERSION=$version" "MPICXX=$MPICXX" "MPICC=$MPICC" "MPIRUN=$MPIRUN" >"$TARGET/choices"
@@ -413,7 +419,7 @@ fi
 key "$version" >"$READY.new"
 mv "$READY.new" "$READY"
 
-step build_ops || say "the C++ ops of resnet/native did not build (see above)"
+step "preparing the build of the ops" build_ops || say "the C++ ops of resnet/native did not build (see above)"
 bash install/check.sh "$VENV" ops || true
 # The first page of eval/report.py need not put the charts' library together then.
 "$VENV/bin/python" -c "from resnet.report import charts; charts.script_text()" || true

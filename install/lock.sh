@@ -6,7 +6,11 @@
 # written.
 take_lock() {
   local descriptor
-  { exec {descriptor}>>"$1"; } 2>/dev/null && flock "$descriptor" 2>/dev/null
+  { exec {descriptor}>>"$1"; } 2>/dev/null || return 1
+  flock --nonblock --conflict-exit-code 99 "$descriptor" 2>/dev/null && return
+  [ $? = 99 ] || return 1
+  echo "another set-up holds $1; waiting until it ends" >&2
+  flock "$descriptor" 2>/dev/null
 }
 
 note_no_lock() {
