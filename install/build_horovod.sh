@@ -66,8 +66,8 @@ VENV=$work/venv
 PYTHON=$VENV/bin/python
 
 tools=$work/tools
-"$PYTHON" -m pip install -qq --require-hashes --ignore-installed --prefix "$tools" \
-  -r "$HERE/../requirements-build.txt"
+"$PYTHON" -m pip install -qq --no-warn-conflicts --ignore-installed --prefix "$tools" \
+  --require-hashes -r "$HERE/../requirements-build.txt"
 PYTHONPATH=$(ls -d "$tools"/lib/python*/site-packages)
 export PYTHONPATH PATH=$work/mpi/bin:$tools/bin:$VENV/bin:$PATH
 
