@@ -86,6 +86,9 @@ sed -i 's/ \${SOURCES} \${TF_SOURCES}/ ${TF_SOURCES} ${SOURCES}/' "$source/horov
 sed -i "s/'RelWithDebInfo'/'Release'/" "$source/setup.py"
 
 mkdir -p "$work/mpi/bin" "$work/mpi/include" "$work/mpi/lib"
+rm "$tools"/bin/mpi*
+# CMake prefers the mpicxx beside the first mpiexec that it finds, which it doesn't run.
+ln -s /bin/false "$work/mpi/bin/mpiexec"
 if [ -n "$MPICXX" ]; then  # CMake looks for the name mpicxx, whatever the site calls it.
   printf '#!/bin/sh\nexec "%s" "$@"\n' "$MPICXX" >"$work/mpi/bin/mpicxx"
   chmod +x "$work/mpi/bin/mpicxx"
@@ -93,7 +96,6 @@ else  # Copies, which the second build replaces by those of Open MPI.
   cp "$VENV"/include/mpi*.h "$work/mpi/include"
   cp "$VENV"/lib/libmpi.so* "$work/mpi/lib"
   cp "$VENV/bin/mpicxx" "$work/mpi/bin"
-  rm "$tools"/bin/mpi*
 fi
 export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1
 export HOROVOD_WITH_MPI=1 HOROVOD_WITHOUT_GLOO=1 HOROVOD_CPU_OPERATIONS=MPI
