@@ -13,6 +13,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,9 +53,7 @@ if TYPE_CHECKING:  # They import TensorFlow.
     from resnet.evaluation.predictor import Predictor
 
 
-_WIDTH = 80  # Width of the table, in characters.
-_MAX_CLASS = 20  # The width of a column, as the next one.
-_MAX_FILE = 28  # With descriptions, which have the rest; otherwise paths have it.
+_MAX_CLASS = 20  # The width of a column.
 _GAP = "  "
 _PROBABILITY = "probability"
 
@@ -111,19 +110,19 @@ class Predicted:
 
 
 class Table:
-    """A line for each class of each image, on a terminal of at most 80 columns."""
+    """A line for each class of each image, within the width of a terminal."""
 
     def __init__(
         self, paths: Sequence[str], names: Sequence[str], descriptions: Sequence[str]
     ) -> None:
         """Chooses the widths by all paths, class names, and descriptions, if any."""
-        limits = (_WIDTH - len(_PROBABILITY) - len(_GAP), _MAX_CLASS, _MAX_FILE)
-        rest, most_name, most_file = (
-            limits if sys.stdout.isatty() else [sys.maxsize] * 3
-        )
+        rest = most_name = sys.maxsize
+        if sys.stdout.isatty():
+            most_name = _MAX_CLASS
+            rest = shutil.get_terminal_size().columns - len(_PROBABILITY) - len(_GAP)
         self._name = _width("class", names, most_name)
         rest -= self._name + len(_GAP)
-        self._file = _width("image", paths, most_file if descriptions else rest)
+        self._file = _width("image", paths, rest // 2 if descriptions else rest)
         rest -= self._file + len(_GAP)
         described = _width("description", descriptions, rest)
         self._description = described if descriptions else 0

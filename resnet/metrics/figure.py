@@ -132,7 +132,7 @@ class LoggedRun:
 
 
 # The line style of each kind of evaluation, and the suffix of its label.
-_EVALUATIONS = {"eval": ("o-", ""), "eval_ema": ("s--", ", EMA weights")}
+_EVALUATIONS = {"eval": ("o--", ""), "eval_ema": ("s:", ", EMA weights")}
 
 
 def learning_curves(runs: Sequence[LoggedRun]) -> "Figure":
@@ -163,7 +163,7 @@ def _draw_losses(axes: "Axes", runs: Sequence[LoggedRun]) -> None:
     edge = low + 0.97 * (high - low)
     has_outliers = False
     for epochs, values, kind, number in drawn:
-        color, style = f"C{number}", "-" if kind == "train" else "o"
+        color, style = f"C{number}", "-" if kind == "train" else "o--"
         axes.plot(epochs, values, style, color=color, linewidth=1, markersize=4)
         points = zip(epochs, values, strict=True)
         beyond = [(epoch, value) for epoch, value in points if value > high]
@@ -175,7 +175,7 @@ def _draw_losses(axes: "Axes", runs: Sequence[LoggedRun]) -> None:
             text = f"  {value:.3g}"
             axes.text(epoch, edge, text, va="center", fontsize=9, color=color)
     axes.set_ylim(low, high)
-    labels = {"-": "training", "o": "validation", "^": "beyond the axis"}
+    labels = {"-": "training", "o--": "validation", "^": "beyond the axis"}
     for style, label in list(labels.items())[: 2 + has_outliers]:
         axes.plot([], [], style, color=_GREY, markersize=4, label=label)
     axes.set_title("Cross-entropy", loc="left")
@@ -196,7 +196,7 @@ def _draw_accuracy(axes: "Axes", runs: Sequence[LoggedRun]) -> None:
 
     for number, run in enumerate(runs):
         if is_alone and not accuracy.top5_is_certain(run.config.num_classes):
-            draw(run, "eval", "top5", "top-5", f"o- {_GREY}")
+            draw(run, "eval", "top5", "top-5", f"o-- {_GREY}")
         for kind, (style, suffix) in _EVALUATIONS.items():
             label = "top-1" if is_alone else run.name.replace("$", r"\$")
             draw(run, kind, "top1", label + suffix, f"{style} C{number}")

@@ -68,6 +68,7 @@ METRICS = (
     Metric(
         "Learning rate",
         (Series("learning_rate", progress="lr {:.5g}"),),
+        about="From the schedule before the first logged step.",
         is_result=True,
     ),
     Metric(

@@ -17,7 +17,7 @@ from resnet.report.curves import Chart, Curve, evenly, smoothed, thinned
 from resnet.report.words import number
 
 _NUM_COLORS = 8  # --color-0 to --color-7 of the style sheet.
-_NUM_DASHES = 4  # Of page.js.
+_NUM_DASHES = 4  # Of page.js and page.html.
 _MAX_POINTS = 400  # About the pixels of a chart on half a screen.
 _MAX_MARKERS = 40  # More markers of evaluations would touch.
 _MAX_ROWS = 60  # Longest table beside a chart.
@@ -134,7 +134,7 @@ def values_table(title: str, curves: Sequence[Curve]) -> Table:
         for step in sorted(shown)
     ]
     if len(rows) < len(steps):
-        title += f": {len(rows)} of the {len(steps):,} logged steps, evenly"
+        title += f": {len(rows)} of the {len(steps):,} steps, evenly"
     return Table(title, ("step", "epoch", *(curve.label for curve in curves)), rows)
 
 
@@ -158,11 +158,15 @@ def _value_scale(chart: Chart) -> Json:
     if metric.has_outliers:
         return {"domain": list(robust_limits(values)), "nice": False, "zero": False}
     scale: Json = {"zero": metric.starts_at_zero, "nice": True}
-    if len(different := set(values.tolist())) == 1 and not metric.starts_at_zero:
-        # On an axis of one value, Vega rounds the label, as of 99.88 to 100.
-        (value,) = different
-        margin = 0.01 * abs(value) or 1.0
-        scale["domain"] = [value - margin, value + margin]
+    if not metric.starts_at_zero and len(values):
+        low, high = float(values.min()), float(values.max())
+        margin = 0.01 * abs(low) or 1.0
+        if metric.unit == "%":  # A point more or less shouldn't fill the axis.
+            span = max(high - low, 10.0)
+            start = min(max((low + high - span) / 2, 0.0), 100 - span)
+            scale["domain"] = [start, start + span]
+        elif low == high:  # Vega would round the label, as of 99.88 to 100.
+            scale["domain"] = [low - margin, low + margin]
     return scale
 
 

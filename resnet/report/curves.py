@@ -7,18 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from resnet.metrics.jsonl import NOT_METRICS, Line
+from resnet.config import phases
+from resnet.config.config import Derived
+from resnet.metrics.jsonl import NOT_METRICS, Line, make_line
 from resnet.metrics.table import METRICS, RANK_SPEEDS, SERIES, Metric, Series
 from resnet.report.folder import RunFolder
 
 _MIN_TO_SMOOTH = 30
 _SMOOTHED_PARTS = 40  # A smoothed line has about so many independent values.
 _MAX_RANKS = 8  # Up to this number, each rank has its own curve.
+# Their order numbers the look of each, the same in all charts.
 _KINDS = {
-    **{"train": "training", "eval_train": "training images"},
-    **{"eval": "validation", "eval_ema": "validation"},
+    **{"train": "training", "eval": "validation"},
+    **{"eval_ema": "validation, EMA weights", "eval_train": "training images"},
 }
-_SUFFIXES = {"eval_ema": ", EMA weights"}
 
 Floats = npt.NDArray[np.float64]
 
@@ -67,7 +69,7 @@ def of_runs(runs: Sequence[RunFolder]) -> list[Chart]:
 
 def _curves(metric: Metric, runs: Sequence[RunFolder]) -> list[Curve]:
     curves: list[Curve] = []
-    labels: list[str] = []
+    labels = [] if metric.series[0].label else list(_KINDS.values())
     for number, run in enumerate(runs):
         for kind, name, words in _series_of(metric, run):
             if words not in labels:
@@ -77,9 +79,26 @@ def _curves(metric: Metric, runs: Sequence[RunFolder]) -> list[Curve]:
             if len(runs) > 1:
                 label, color = f"{run.name}: {words}", number
             lines = [line for line in run.of_kind(kind) if name in line]
+            if name == "learning_rate":
+                lines = [*_scheduled_before(run, lines[0]["step"]), *lines]
             values = [float(line[name]) for line in lines]
             curves.append(_curve(metric, kind, lines, values, label, (color, dash)))
     return curves
+
+
+def _scheduled_before(run: RunFolder, step: int) -> list[Line]:
+    """Returns lines with the schedule's learning rate for steps before a logged one."""
+    if (config := run.config) is None:
+        return []
+    steps = range(Derived(config, 1).first_step + 1, step)
+    try:
+        return [
+            make_line("train", at, config.epoch(at), {"learning_rate": rate})
+            for at in steps[:: 1 + len(steps) // 100]  # A line of 100 points is smooth.
+            for rate in [phases.learning_rate(config.phases, at - 1)]
+        ]
+    except (ArithmeticError, LookupError, ValueError):  # Damaged settings.
+        return []
 
 
 def _series_of(metric: Metric, run: RunFolder) -> Iterator[tuple[str, str, str]]:
@@ -87,8 +106,7 @@ def _series_of(metric: Metric, run: RunFolder) -> Iterator[tuple[str, str, str]]
     for series in metric.series if metric.title else ():
         name = series.name
         for kind in dict.fromkeys(line["kind"] for line in run.lines if name in line):
-            words = series.label or _KINDS.get(kind, kind)
-            yield kind, name, words + _SUFFIXES.get(kind, "")
+            yield kind, name, series.label or _KINDS.get(kind, kind)
 
 
 def _of_ranks(metric: Metric, run: RunFolder) -> list[Curve]:

@@ -298,12 +298,14 @@ def test_a_table_has_a_line_for_each_class_and_names_each_image_once(capsys):
     )
 
 
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_long_names_are_shortened_to_80_columns_on_a_terminal_only(
-    capsys, monkeypatch, is_terminal
+@pytest.mark.parametrize("columns", [70, 80, 150, 0])
+def test_long_names_are_shortened_to_the_width_of_a_terminal_only(
+    capsys, monkeypatch, columns
 ):
+    is_terminal = columns > 0
+    monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    path, name, words = "/long" * 20 + "/end.jpg", "n" * 90, "tench, Tinca tinca " * 9
+    path, name, words = "/long" * 40 + "/end.jpg", "n" * 90, "tench, Tinca tinca " * 9
     for description in ("", words):
         table = Table([path], [name], (description,) * bool(description))
         table.add(path, [Predicted(name, description, 0, 1.0)])
@@ -311,7 +313,7 @@ def test_long_names_are_shortened_to_80_columns_on_a_terminal_only(
         if not is_terminal:
             assert line.startswith(f"{path}  {name}  {description}")
             continue
-        assert len(head) == len(line) == 80
+        assert len(head) == len(line) == columns
         assert line.startswith("...")
         assert "/end.jpg  nnnnnn" in line
         assert line.endswith("...     100.00 %")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from eval import report
+from resnet.config import phases
 from resnet.config.config import load_config, save_config
 from resnet.evaluation import prediction_file
 from resnet.metrics import jsonl
@@ -201,6 +202,75 @@ def test_each_metric_has_a_chart_and_its_table(tmp_path):
     assert {curve["style"] for curve in columns} == {"raw", "smooth", "points"}
     assert columns[0]["value"][:2] == [2.5, 1.25]
     assert "10 0.45 2.5" in reader.text.replace("\n", " ").replace("  ", " ")
+
+
+def test_a_kind_of_curve_looks_the_same_in_all_charts(tmp_path):
+    make_run(tmp_path)
+    numbers = {"top1": 0.5, "cross_entropy": 0.75, "count": 9}
+    for kind in ("eval_ema", "eval_train"):
+        append_line(tmp_path, jsonl.encode(jsonl.make_line(kind, 400, 9.0, numbers)))
+    reader = Reader(text_of(tmp_path))
+    accuracy, losses = (
+        {
+            curve["label"]: (curve["color"], curve["dash"])
+            for curve in chart["columns"]
+            if curve["style"] == "points"
+        }
+        for chart in reader.charts[:2]
+    )
+    assert accuracy == losses
+    assert len(set(accuracy.values())) == 3
+    swatches = [str(attrs["style"]) for tag, attrs in reader.tags if tag == "path"]
+    assert swatches[:3] == swatches[4:7]
+    script = page._text_of("page.js")
+    (dashes,) = re.findall(r"const DASHES = \[\[1, 0\], (.*)\];", script)
+    for swatch, dash in zip(
+        swatches[:3], re.findall(r"\[([\d, ]+)\]", dashes), strict=True
+    ):
+        assert swatch.endswith(f"stroke-dasharray: {dash.replace(',', '')}")
+
+
+def learning_rates(path: Path) -> list[float]:
+    (chart,) = (
+        chart
+        for chart in curves.of_runs(folder.read_all([path]))
+        if chart.metric.title == "Learning rate"
+    )
+    (curve,) = chart.curves
+    assert list(curve.steps[-3:]) == [10, 20, 30]
+    return curve.values.tolist()
+
+
+def test_the_learning_rate_before_the_first_line_is_that_of_the_schedule(tmp_path):
+    """In steps of which the log has every tenth, a short run has no warmup."""
+    make_run(tmp_path, num_lines=3, peak_learning_rate=0.125)
+    config = load_config(str(tmp_path))
+    expected = [phases.learning_rate(config.phases, step) for step in range(9)]
+    assert expected[0] < expected[1]
+    assert learning_rates(tmp_path) == pytest.approx([*expected, *[0.125] * 3])
+    settings = json.loads((tmp_path / "config.json").read_text())
+    settings["phases"][0]["schedule"] = None
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    assert learning_rates(tmp_path) == [0.125] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cat", None),
+        ("garbage_truck", "long"),
+        ("fire salamander, Salamandra salamandra", "long"),
+        ("x" * 31, "long long-word"),
+    ],
+)
+def test_only_words_wider_than_a_column_break_on_a_small_screen(
+    tmp_path, name, expected
+):
+    make_run(tmp_path, ("a", "b", name))
+    prediction_file.write(tmp_path, "p", predictions(("a", "b", name)))
+    text = text_of(tmp_path)
+    (classes,) = set(re.findall(rf'<th scope="row"( class="[^"]*")?>{name}</th>', text))
+    assert classes == (f' class="{expected}"' if expected else "")
 
 
 def test_a_field_of_a_chart_has_a_type():

@@ -80,8 +80,23 @@ def test_the_axis_of_a_chart_leaves_out_what_its_text_counts():
 )
 def test_an_axis_of_a_single_value_has_other_ticks_than_it(values, expected):
     """Vega rounds the label of a lone tick, as of 99.88 to 100."""
-    scale = drawn("Top-1 accuracy", values).points["scale"]
+    scale = drawn("Weight penalty", values).points["scale"]
     assert scale.get("domain") == (expected and pytest.approx(expected))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([66.6], [61.6, 71.6]),
+        ([75.0, 77.0], [71.0, 81.0]),
+        ([99.0, 99.5], [90.0, 100.0]),
+        ([0.0, 1.0], [0.0, 10.0]),
+        ([20.0, math.nan, 50.0], [20.0, 50.0]),
+    ],
+)
+def test_the_axis_of_an_accuracy_has_ten_points_or_more(values, expected):
+    scale = drawn("Top-1 accuracy", values).points["scale"]
+    assert scale["domain"] == pytest.approx(expected)
 
 
 LABELS = np.array([0, 0, 0, 1, 1, 2])
