@@ -2,7 +2,7 @@
 # packages. CI runs the same targets as people do.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv dev check demo unit parallel jobs test faults root cluster mpis offline browser reframe fuzz bundle wheel wheels lint types format scripts flags docs lock ci clean
+.PHONY: help venv dev check demo unit parallel jobs test faults root cluster mpis offline browser reframe fuzz neon bundle wheel wheels lint types format scripts flags docs lock ci clean
 
 BIN := .venv/bin
 
@@ -107,6 +107,10 @@ reframe: dev .venv.reframe/.installed  ## EasyBuild's recipe (Debian's lmod), Re
 
 fuzz:  ## The C++ ops that read files and messages, on hostile inputs under sanitizers
 	@$(MAKE) --no-print-directory -f tests/native/Makefile
+
+neon:  ## The C++ kernels and ops for Arm, in an emulator (g++-aarch64-linux-gnu, qemu-user)
+	@$(MAKE) --no-print-directory -f tests/native/Makefile run kernels CASES=1000 BUILD=build/neon \
+	  SANITIZERS=-O2 CXX=aarch64-linux-gnu-g++ RUN='qemu-aarch64 -L /usr/aarch64-linux-gnu'
 
 lint: dev  ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -6,7 +6,7 @@
 # Writes resnet/native/libresnet_ops.so, unless it is there and nothing has changed; without
 # CXX, a library of these sources is kept, whichever compiler made it. Without the library
 # everything works, but slower. Convolutions and normalization are compiled for AVX-512 and
-# for AVX2, which need x86_64; AVX-512 also needs GCC 10 or clang 10.
+# for AVX2 on x86_64, where AVX-512 needs GCC 10 or clang 10, and for NEON on aarch64.
 set -euo pipefail
 CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=$1
@@ -17,7 +17,7 @@ venv=$1
 target=$PWD/resnet/native/libresnet_ops
 # Each source of these is compiled for several instruction sets.
 kernels='conv_gemm|winograd|winograd_gradient|batch_norm_kernels|batch_norm_grad_kernels'
-products_fma='gemm_fma|gemm_fma_transposed'     # In float32, for AVX-512 and AVX2.
+products_fma='gemm_fma|gemm_fma_transposed'     # In float32, for AVX-512, AVX2 and NEON.
 products_bf16='gemm_bf16|gemm_bf16_transposed'  # For AVX-512 with AVX512_BF16.
 # Also for CPUs without either.
 kernels_any_cpu='kernel_set|momentum_kernels|activation_kernels|pooling_kernels'
@@ -117,7 +117,9 @@ mapfile -t vectors < <(select_sources "$kernels|$products_fma|$kernels_any_cpu")
 mapfile -t bf16 < <(select_sources "$kernels|$products_bf16|kernel_set")
 
 can_build=$("${compiler[@]}" -E -P -x c++ - 2>/dev/null <<'CPP' | tail -n 1
-#if !defined(__x86_64__)
+#if defined(__aarch64__)
+neon
+#elif !defined(__x86_64__)
 none
 #elif !defined(__clang__) && __GNUC__ < 10
 avx2
@@ -129,7 +131,9 @@ CPP
 files=("${ops[@]/#/ANY_CPU/}" "${any_cpu[@]/#/ANY_CPU/}")
 if [ "$can_build" = none ]; then
   echo "build_native.sh: without the ops for convolution and normalization, which need" \
-    "AVX2: '$CXX' is not for x86_64" >&2
+    "AVX2 or NEON: '$CXX' is not for x86_64 or aarch64" >&2
+elif [ "$can_build" = neon ]; then
+  files=("${vectors[@]/#/NEON/}" "${files[@]}")
 else
   files=("${vectors[@]/#/AVX2/}" "${files[@]}")
 fi

@@ -120,7 +120,7 @@ void WriteNormalized(const NormalizeArguments<T>& a, int64_t begin, int64_t end,
       unit.Store(a.y + index, which);
     }
   });
-  if (kStream) _mm_sfence();
+  if (kStream) FinishStreams();
 }
 
 // Whether to use non-temporal stores, which don't fetch the memory of y before it is

@@ -188,7 +188,7 @@ void Multiply(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const vo
       }
     }
   }
-  if (stream) _mm_sfence();  // Other threads may read c next.
+  if (stream) FinishStreams();  // Other threads may read c next.
 }
 
 #define INSTANTIATE(T)                                                                    \

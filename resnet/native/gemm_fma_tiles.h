@@ -24,9 +24,10 @@ namespace resnet::RESNET_ISA {
 namespace fma {
 
 // Tile size: 24 of 32 registers hold sums, or 12 of 16. Among the tiles with as many sums
-// these read the fewest values: 44 for 384 products, or 22 for 96.
-constexpr int kRows = kRegisters == 32 ? 12 : 6;
-constexpr int kVectors = 2;
+// these read the fewest values: 44 for 384 products, or 22 for 96. With four lanes, four
+// vectors are a cache line.
+constexpr int kVectors = kLanes == 4 ? 4 : 2;
+constexpr int kRows = (kRegisters == 32 ? 24 : 12) / kVectors;
 constexpr int kPanel = kVectors * kLanes;  // Columns of b that are packed together.
 constexpr int kLineFloats = 16;  // Of a cache line.
 constexpr int kVectorsOfLine = kLineFloats / kLanes;

@@ -19,17 +19,17 @@ namespace {
 constexpr int64_t kTransposedDepth = kRegisters == 32 ? 256 : 128;
 constexpr int64_t kTransposedColumns = 256;
 
+// Elements of the whole vectors that cover the rows of a tile in `CopyLeft`.
+constexpr int kReach = RoundUp(kRows, kLanes);
+
 // The sizes of the copied blocks of MultiplyTransposed.
 struct Copies {
   int64_t depth, rows, columns;  // Of the result, rows are those of transposed(a).
 
-  int64_t tile_stride() const { return depth * TileRows(rows) + kLanes; }
+  int64_t tile_stride() const { return depth * TileRows(rows) + kReach; }
   int64_t left_size() const { return Parts(rows, kRows) * tile_stride(); }
   int64_t right_size() const { return depth * RoundUp(columns, kLanes); }
 };
-
-// A vector covers the rows of a tile in `CopyLeft`.
-static_assert(kRows <= kLanes);
 
 // Copies a[depth, rows] into parts for tiles, [depth, TileRows(rows)] each.
 template <typename T>
@@ -38,12 +38,15 @@ void CopyLeft(const Copies& block, const T* a, int64_t lda, float* to) {
   for (int64_t p = 0; p < block.depth; ++p, a += lda, to += step) {
     float* part = to;
     int64_t row = 0;
-    // A vector reaches into the part's next row, which is written later.
-    for (; row + kLanes <= block.rows; row += step, part += block.tile_stride()) {
-      Store(part, Load(a + row));
+    // Vectors reach into the part's next row, which is written later.
+    for (; row + kReach <= block.rows; row += step, part += block.tile_stride()) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kReach; i += kLanes) Store(part + i, Load(a + row + i));
     }
     for (; row < block.rows; row += step, part += block.tile_stride()) {
-      Store(part, Load(a + row, FirstLanes(block.rows - row)));
+      for (int i = 0; i < kReach && row + i < block.rows; i += kLanes) {
+        Store(part + i, Load(a + row + i, FirstLanes(block.rows - row - i)));
+      }
     }
   }
 }

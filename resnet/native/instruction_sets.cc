@@ -1,12 +1,14 @@
-// Chooses the kernels: when the library is loaded by CPUID, afterwards by a limit.
+// Chooses the kernels: when the library is loaded by the CPU's features, afterwards by a limit.
 
 #include "resnet/native/instruction_sets.h"
 
 #include <algorithm>
 #include <atomic>
 
-#ifdef __x86_64__
+#if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 #include "resnet/native/kernels.h"
@@ -23,14 +25,17 @@ extern const KernelSet kKernelSet __attribute__((weak));
 namespace avx512_bf16 {
 extern const KernelSet kKernelSet __attribute__((weak));
 }
+namespace neon {
+extern const KernelSet kKernelSet __attribute__((weak));
+}
 namespace any_cpu {
 extern const KernelSet kKernelSet;
 }
 
 namespace {
 
-// By rising speed, like the names in native/instruction_sets.py.
-enum InstructionSet : int { kAnyCpu, kAvx2, kAvx512, kAvx512Bf16 };
+// By rising speed, like the names in native/instruction_sets.py. On Arm there is one.
+enum InstructionSet : int { kAnyCpu, kAvx2, kAvx512, kAvx512Bf16, kNeon = 1 };
 
 InstructionSet FindBest() {
 #ifdef __x86_64__
@@ -47,6 +52,9 @@ InstructionSet FindBest() {
     return has_bf16 ? kAvx512Bf16 : kAvx512;
   }
   return kAvx2;
+#elif defined(__aarch64__)
+  const bool has_neon = (getauxval(AT_HWCAP) & HWCAP_ASIMD) != 0;
+  return has_neon && &neon::kKernelSet != nullptr ? kNeon : kAnyCpu;
 #else
   return kAnyCpu;
 #endif
@@ -61,10 +69,14 @@ std::atomic<bool> is_bf16_widened{false};
 KernelSet CurrentKernels() {
   const int now = current.load(std::memory_order_relaxed);
   if (now == kAnyCpu) return any_cpu::kKernelSet;
+#ifdef __aarch64__
+  return neon::kKernelSet;
+#else
   if (now == kAvx2) return avx2::kKernelSet;
   KernelSet kernels = avx512::kKernelSet;
   if (now == kAvx512Bf16 && !is_bf16_widened) kernels.bf16 = avx512_bf16::kKernelSet.bf16;
   return kernels;
+#endif
 }
 
 }  // namespace resnet

@@ -8,7 +8,8 @@
 extern "C" {
 
 // Returns the best instruction set that this CPU has and this library has kernels for: 0
-// for none, 1 for AVX2 and FMA, 2 for AVX-512, 3 for AVX-512 with AVX512_BF16.
+// for none, 1 for AVX2 and FMA, 2 for AVX-512, 3 for AVX-512 with AVX512_BF16; on Arm 1 for
+// NEON.
 int resnet_best_instruction_set();
 
 // Returns the one whose kernels are used.

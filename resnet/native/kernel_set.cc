@@ -47,7 +47,7 @@ constexpr Kernels<T> kKernels = {
 
 #if defined(RESNET_AVX512_BF16)
 extern const KernelSet kKernelSet = {nullptr, &kKernels<Bf16>, nullptr, nullptr, nullptr};
-#elif defined(RESNET_AVX512)
+#elif defined(RESNET_AVX512) || defined(RESNET_NEON)
 extern const KernelSet kKernelSet = {&kKernels<float>, &kKernels<Bf16>,
                                      &kMapKernels<float>, &kMapKernels<Bf16>, Move};
 #else

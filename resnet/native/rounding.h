@@ -7,8 +7,8 @@
 
 namespace resnet {
 
-inline int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
-inline int64_t RoundUp(int64_t value, int64_t step) {
+constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t RoundUp(int64_t value, int64_t step) {
   return CeilDivide(value, step) * step;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "resnet/native/bf16.h"
@@ -28,21 +29,18 @@ struct First {
 
 // 64 bytes of elements of T, converted to float32.
 template <typename T>
-struct Unit;
-
-template <>
-struct Unit<float> {
-  static constexpr int kSize = 16;
+struct Unit {
+  static constexpr int kSize = 64 / sizeof(T);
   static constexpr int kParts = kSize / kLanes;
-  using Bits = uint16_t;
+  using Bits = std::conditional_t<kSize == 16, uint16_t, uint32_t>;
   Vector part[kParts];
 
-  static Unit Load(const float* p, All) {
+  static Unit Load(const T* p, All) {
     Unit unit;
     for (int i = 0; i < kParts; ++i) unit.part[i] = RESNET_ISA::Load(p + kLanes * i);
     return unit;
   }
-  static Unit Load(const float* p, First first) {
+  static Unit Load(const T* p, First first) {
     Unit unit;
     for (int i = 0; i < kParts; ++i) {
       unit.part[i] =
@@ -50,20 +48,20 @@ struct Unit<float> {
     }
     return unit;
   }
-  void Store(float* p, All) const {
+  void Store(T* p, All) const {
     for (int i = 0; i < kParts; ++i) RESNET_ISA::Store(p + kLanes * i, part[i]);
   }
-  void Store(float* p, First first) const {
+  void Store(T* p, First first) const {
     for (int i = 0; i < kParts; ++i) {
       RESNET_ISA::Store(p + kLanes * i, FromBits(first.mask >> (kLanes * i)), part[i]);
     }
   }
-  void Stream(float* p) const {
+  void Stream(T* p) const {
     for (int i = 0; i < kParts; ++i) RESNET_ISA::Stream(p + kLanes * i, part[i]);
   }
 };
 
-#ifndef RESNET_AVX2
+#if defined(RESNET_AVX512) || defined(RESNET_AVX512_BF16)
 template <>
 struct Unit<Bf16> {
   static constexpr int kSize = 32;
@@ -209,8 +207,8 @@ class Sums {
   }
 
  private:
-  // With this number of channels, sums stay in registers.
-  static constexpr int kFewChannels = 2 * kRegisters;
+  // With this number of channels, a multiple of a Unit's, sums stay in registers.
+  static constexpr int kFewChannels = std::max(32, 4 * kLanes);
 
   template <typename T, typename Add>
   void AddBlock(int64_t begin, int64_t end, int64_t channels, const Add& add) const {

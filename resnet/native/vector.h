@@ -1,8 +1,8 @@
 // The vectors of the instruction set that a kernel is compiled for.
 //
 // install/build_native.sh compiles each kernel once for each instruction set, whose
-// namespace is RESNET_ISA, and defines RESNET_AVX2, RESNET_AVX512, RESNET_AVX512_BF16, or
-// RESNET_ANY_CPU, for which there are no vectors. RESNET_FOR_EACH_TYPE(M) is M(T) for each
+// namespace is RESNET_ISA, and defines RESNET_AVX2, RESNET_AVX512, RESNET_AVX512_BF16,
+// RESNET_NEON, or RESNET_ANY_CPU, for which there are no vectors. RESNET_FOR_EACH_TYPE(M) is M(T) for each
 // number type that an instruction set has kernels for.
 
 #ifndef RESNET_NATIVE_VECTOR_H_
@@ -12,6 +12,8 @@
 #include "resnet/native/vector_avx512.h"
 #elif defined(RESNET_AVX2)
 #include "resnet/native/vector_avx2.h"
+#elif defined(RESNET_NEON)
+#include "resnet/native/vector_neon.h"
 #elif defined(RESNET_ANY_CPU)
 #define RESNET_ISA any_cpu
 #define RESNET_BEGIN_TARGET

@@ -78,6 +78,7 @@ inline void Store(float* to, Mask mask, Vector value) {
   _mm256_maskstore_ps(to, mask, value);
 }
 inline void Stream(float* to, Vector value) { _mm256_stream_ps(to, value); }
+inline void FinishStreams() { _mm_sfence(); }
 
 // Transposes an 8x8 matrix.
 inline void Transpose(Vector rows[kLanes]) {

@@ -92,6 +92,8 @@ inline void Store(float* to, Mask mask, Vector value) {
 }
 // Writes around the caches, to an aligned address.
 inline void Stream(float* to, Vector value) { _mm512_stream_ps(to, value); }
+// Makes what was streamed visible to other threads before later stores.
+inline void FinishStreams() { _mm_sfence(); }
 
 inline Vector Widen(__m256i bits) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));

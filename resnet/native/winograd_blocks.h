@@ -3,8 +3,6 @@
 #ifndef RESNET_NATIVE_WINOGRAD_BLOCKS_H_
 #define RESNET_NATIVE_WINOGRAD_BLOCKS_H_
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstdint>
 
@@ -83,7 +81,7 @@ struct Blocks {
 // Prefetches a number of bytes into the L2 cache.
 inline void Prefetch(const void* from, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) {
-    _mm_prefetch(static_cast<const char*>(from) + i, _MM_HINT_T1);
+    __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
     asm volatile("");  // Else GCC drops calls of functions that only prefetch.
   }
 }

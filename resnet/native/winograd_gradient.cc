@@ -19,8 +19,8 @@ namespace resnet::RESNET_ISA {
 namespace winograd {
 namespace {
 
-// Per product: 16 registers of sums. With 16 registers in all, 8.
-constexpr int kRows = kRegisters == 32 ? 8 : 4;
+// Per product: 16 registers of sums. With 16 registers in all, 8; they are read as lanes.
+constexpr int kRows = std::min(kLanes, kRegisters == 32 ? 8 : 4);
 constexpr int64_t kBlockTiles = 64;  // Large: each block reads and writes all sums once.
 constexpr int64_t kMaxGroupRows = 128;  // Together with a panel they fit into L2.
 
