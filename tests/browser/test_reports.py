@@ -29,6 +29,18 @@ _CUT = """
   .filter((element) => element.scrollWidth > document.documentElement.clientWidth + 1)
   .map((element) => element.getAttribute("aria-label"))
 """
+# The number of lines of each name of a class in a row with more than fit.
+_LINES_OF_NAMES = """
+() => {
+  const row = document.querySelector(".scroll tbody tr");
+  row.innerHTML = '<td class="long">garbage_truck</td>'.repeat(6);
+  return [...row.cells].map((cell) => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    return range.getClientRects().length;
+  });
+}
+"""
 _FOCUSED = """
 () => {
   const element = document.activeElement, style = getComputedStyle(element);
@@ -106,6 +118,13 @@ def test_nothing_is_wider_than_a_narrow_screen(opened, name):
     its.page.evaluate(_OPEN_ALL)
     assert its.page.evaluate("document.documentElement.scrollWidth") == 360
     assert its.page.evaluate(_TOO_WIDE) == []
+
+
+def test_names_stay_whole_on_a_narrow_screen(opened):
+    its = opened("demo", viewport=_NARROW)
+    its.page.evaluate(_OPEN_ALL)
+    assert its.page.evaluate(_LINES_OF_NAMES) == [1] * 6
+    assert its.page.evaluate("document.documentElement.scrollWidth") == 360
 
 
 @every_report
