@@ -166,7 +166,7 @@ def test_too_small_a_shared_memory_is_refused_before_mpi_starts(monkeypatch):
     memory = SimpleNamespace(f_blocks=256, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda path: memory)
     monkeypatch.setattr(distributed.importlib, "import_module", None)
-    with pytest.raises(UserError, match=r"at least 20 MiB .* 4 rank.* has 1 MiB"):
+    with pytest.raises(UserError, match=r"at least 20 MiB .* ranks, 4; .* has 1 MiB"):
         distributed.connect(ProcessInfo(0, 8, 0, 4))
 
 

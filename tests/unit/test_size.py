@@ -6,10 +6,10 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 40_900,
-    "product modules": 275,
+    "product lines": 41_400,
+    "product modules": 279,
     "lab lines": 3_050,
-    "test lines": 43_400,
+    "test lines": 44_900,
 }
 
 
