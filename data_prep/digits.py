@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     command = commands.command(
         "imagenet-to-tfrecords",
         f"--raw_data_dir={digits_dir}",
-        "--local_scratch_dir=RECORDS",
+        f"--local_scratch_dir={pathlib.Path(digits_dir)}-records",
     )
     print(f"next:  {command}")
     return 0

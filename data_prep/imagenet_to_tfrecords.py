@@ -280,12 +280,13 @@ def _in_parentheses(counts: dict[str, int]) -> str:
 
 def _next_command(written: manifest.Manifest, root: pathlib.Path) -> str:
     """Returns the training with the recipe that fits, or the evaluation of a run."""
-    name, words = "resnet-eval", [f"--data_dir={root}", "--model_dir=MODEL"]
-    if manifest.TRAIN in written.splits:
-        name = "resnet-train"
-        if recipe := fitting_recipe(written):
-            words.insert(0, f"--recipe={recipe}")
-    return commands.command(name, *words)
+    data_dir = f"--data_dir={root}"
+    if manifest.TRAIN not in written.splits:
+        return commands.command("resnet-eval", data_dir, "--model_dir=MODEL")
+    words = [data_dir, f"--model_dir={root if root.name else root.resolve()}-model"]
+    if recipe := fitting_recipe(written):
+        words.insert(0, f"--recipe={recipe}")
+    return commands.command("resnet-train", *words)
 
 
 def _verify(settings: Settings) -> int:

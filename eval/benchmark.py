@@ -257,7 +257,9 @@ def command(settings: Settings, num_ranks: int, num_threads: int) -> str:
     words = [f"--num_intra_threads={num_threads}"]
     if settings.num_inter_threads:
         words.append(f"--num_inter_threads={settings.num_inter_threads}")
-    words += [f"--data_dir={settings.data_dir or 'RECORDS'}", "--model_dir=MODEL"]
+    data_dir = pathlib.Path(settings.data_dir or "RECORDS")
+    model_dir = "MODEL" if settings.infer else f"{data_dir}-model"
+    words += [f"--data_dir={data_dir}", f"--model_dir={model_dir}"]
     if settings.infer:
         words.insert(0, f"--eval_batch_size={settings.batch_size}")
         return commands.command("resnet-eval", *words, num_ranks=num_ranks)

@@ -37,6 +37,7 @@ from resnet.base import cli
 from resnet.base.errors import EXIT_CODE, UserError
 from resnet.base.output import print_result
 from resnet.base.settings import COUNT, setting
+from resnet.base.text import counted
 from resnet.config.command_line import JobSettings
 from resnet.config.config import Config, load_config
 from resnet.distributed.communicator import Communicator
@@ -280,8 +281,10 @@ def find_images(
 
     Folders are searched recursively, without links to others, in the order of the
     names, the files of a folder before its subfolders; hidden ones, and files without
-    the extension of an image, are left out. A file that is named may have any name.
+    the extension of an image, are left out; these are counted on standard error. A file
+    that is named may have any name.
     """
+    num_ignored = 0
 
     def unreadable(error: OSError) -> None:
         report_problem(f"{error.filename} can't be read: {error.strerror}.")
@@ -291,10 +294,11 @@ def find_images(
             is_empty = True
             for folder, subfolders, files in os.walk(name, onerror=unreadable):
                 subfolders[:] = sorted(name for name in subfolders if name[0] != ".")
-                for file in sorted(files):
-                    if file[0] != "." and file.lower().endswith(EXTENSIONS):
-                        is_empty = False
-                        yield os.path.join(folder, file)
+                visible = [file for file in sorted(files) if file[0] != "."]
+                images = [f for f in visible if f.lower().endswith(EXTENSIONS)]
+                num_ignored += len(visible) - len(images)
+                is_empty &= not images
+                yield from (os.path.join(folder, file) for file in images)
             if is_empty:
                 extensions = " ".join(EXTENSIONS)
                 report_problem(
@@ -306,6 +310,9 @@ def find_images(
             report_problem(
                 f"{name} must be an image or a folder; there is no such file."
             )
+    if num_ignored:
+        number = counted(num_ignored, "file")
+        print(f"ignored {number} without the extension of an image", file=sys.stderr)
 
 
 def predict_all(

@@ -25,7 +25,7 @@ if not __package__:  # Run by its path: the packages are beside this folder.
 
 from resnet.base import program as base_program
 from resnet.runtime import launcher_death
-from resnet.runtime.preemption import Preempted, StopSignals
+from resnet.runtime.preemption import START_AGAIN, Preempted, StopSignals
 
 if __name__ == "__main__":  # Before the other imports, which take half a second.
     SIGNALS = StopSignals(launcher_death.fork_rank())
@@ -155,7 +155,7 @@ def prepare(
     )
     shards = startup.check_shards(record_set, splits, config.shard_by, communicator)
     if communicator.any_rank(signals.seen):
-        raise Preempted("stopped before the training began")
+        raise Preempted("stopped before the training began", START_AGAIN)
     return PreparedRun(config, settings, record_set, shards, lock)
 
 

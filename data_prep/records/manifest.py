@@ -279,7 +279,8 @@ def load(data_dir: str, split: str | None) -> RecordSet:
         folder = pathlib.Path(os.path.abspath(data_dir))
         words = "--raw_data_dir=RAW", f"--local_scratch_dir={data_dir}"
         if folder.is_dir() and any(folder.iterdir()):  # The images themselves?
-            words = f"--raw_data_dir={data_dir}", "--local_scratch_dir=RECORDS"
+            raw, records = f"--raw_data_dir={data_dir}", f"{folder}-records"
+            words = raw, f"--local_scratch_dir={records}"
         raise UserError(
             f"{folder} is not a record set: it has no {FILE_NAME}, nor has"
             f" {folder.parent}. A conversion writes that file at its end: convert the"

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from resnet.base import cli
+from resnet.base import cli, commands
 from resnet.base.cli import CommandLine
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, COUNT_OR_ZERO, setting
@@ -140,7 +140,10 @@ def check_folders(data_dir: str, model_dir: str) -> None:
     """Refuses folders that are missing, or the same."""
     for name, folder in (("data_dir", data_dir), ("model_dir", model_dir)):
         if not folder:
-            raise UserError(f"--{name} is required and must name a folder.")
+            raise UserError(
+                f"--{name} is required and must name a folder. --help lists the flags;"
+                f" {commands.command('imagenet-to-tfrecords')} makes one of records."
+            )
     real_data_dir, real_model_dir = map(os.path.realpath, (data_dir, model_dir))
     if real_data_dir == real_model_dir:
         raise UserError(

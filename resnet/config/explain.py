@@ -406,13 +406,20 @@ def _changed_length(
     scale = resolve.length_scale(recipe, overrides, config.steps_per_epoch)
     if abs(scale - 1) <= 1e-3:
         return
-    text = f"{scale:.4g} times the length of the recipe"
+    if "train_epochs" in overrides:
+        length = counted(overrides["train_epochs"], "epoch", ".6g")
+        text = f"{length} instead of {recipe.epochs:.4g}: "
+    else:
+        length = counted(overrides["train_steps"], "step")
+        text = f"{length} instead of {recipe.epochs * config.steps_per_epoch:,.0f}: "
     schedule = recipe.phases[-1].schedule
     is_given = "warmup_steps" in overrides or "warmup_epochs" in overrides
     if len(recipe.phases) > 1:
-        text += ", in each phase and its warmup"
+        text += f"each phase and its warmup are {scale:.4g} times as long"
     elif schedule and schedule.warmup_length and not is_given:
-        text += "; the warmup keeps its length"
+        text += f"{scale:.4g} times as long, but the warmup keeps its length"
+    else:
+        text += f"{scale:.4g} times as long"
     yield text
 
 

@@ -90,7 +90,8 @@ def read_all(paths: Sequence[Path]) -> list[RunFolder]:
     """Returns the runs in folders, with names that tell them apart."""
     for path in paths:
         if not path.is_dir():
-            raise UserError(f"expected the folder of a run; {path} is none.")
+            what = "is not a folder" if path.exists() else "doesn't exist"
+            raise UserError(f"expected the folder of a run; {path} {what}.")
     return [
         dataclasses.replace(read(path), name=name)
         for path, name in zip(paths, names_of(paths), strict=True)

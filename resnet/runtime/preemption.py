@@ -1,5 +1,6 @@
 """Stop signals: a run that receives one saves after the next step, and exits."""
 
+import contextlib
 import math
 import os
 import signal
@@ -10,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from types import FrameType
 from typing import Any, Protocol
 
+from resnet.base.errors import UserError
+from resnet.hardware import placement
 from resnet.watchdog import proc
 
 # EX_TEMPFAIL of sysexits.h: rerunning the same command resumes the run.
@@ -17,6 +20,10 @@ REQUEUE_EXIT_CODE = 75
 # The terminal sends SIGINT to all processes, and the launcher forwards its own too.
 _SAME_KEYSTROKE_SECONDS = 1.0
 _POLL_SECONDS = 0.25  # How often a thread looks for the launcher's death or a stop.
+_PRESS_AGAIN = " Press Ctrl-C again to end at once, without saving."
+# What to do after a stop: with a checkpoint, and before there can be one.
+RESUME = "Rerun the same command to resume"
+START_AGAIN = "Rerun the same command to start again"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
 
@@ -26,9 +33,7 @@ class Preempted(Exception):
     `advice` is a sentence about what to do next, without its full stop.
     """
 
-    def __init__(
-        self, reason: str, advice: str = "Rerun the same command to resume"
-    ) -> None:
+    def __init__(self, reason: str, advice: str = RESUME) -> None:
         super().__init__(reason)
         self.advice = advice
 
@@ -76,6 +81,10 @@ class StopSignals:
         """
         self.seen = ""
         self._wrapper = wrapper
+        self._rank, self._stderr = 0, 2
+        with contextlib.suppress(UserError, OSError):  # Of a start that will fail.
+            self._rank = placement.find_process_info(os.environ).rank
+            self._stderr = os.dup(2)  # While TensorFlow starts, 2 is another file.
         # Python calls handlers only between its own instructions, and then once for
         # equal signals. The numbers of all signals are in the pipe at once.
         reader, writer = os.pipe()
@@ -119,14 +128,27 @@ class StopSignals:
                 if (number := byte[0]) not in STOP_SIGNALS:
                     continue
                 now = time.monotonic()
-                first_at = min(first_at, now)
+                if math.isinf(first_at):
+                    first_at, name = now, signal.Signals(number).name
+                    advice = _PRESS_AGAIN if number == signal.SIGINT else ""
+                    self._tell(f"{name}: stopping before the next step.{advice}")
                 if number != signal.SIGINT:
                     continue
                 if now - first_at > _SAME_KEYSTROKE_SECONDS:
+                    self._tell(
+                        "Ended at once by Ctrl-C, without saving (exit code 130)."
+                    )
                     os._exit(128 + number)
                 if self._wrapper is not None and os.getppid() == self._wrapper:
                     # A second one kills the launcher.
                     proc.send_signal_at_parents_end(signal.SIGKILL, self._wrapper)
+
+    def _tell(self, sentence: str) -> None:
+        """Prints a sentence on rank 0, unless nobody reads the launcher's pipes."""
+        if self._rank == 0 and self._wrapper in (None, os.getppid()):
+            start = "\n" if os.isatty(self._stderr) else ""  # Below a progress bar.
+            with contextlib.suppress(OSError):
+                os.write(self._stderr, f"{start}{sentence}\n".encode())
 
 
 def call_until_stopped(
@@ -143,7 +165,7 @@ def call_until_stopped(
     future = ThreadPoolExecutor(1).submit(function)
     while not wait([future], _POLL_SECONDS).done:
         if stop_requested(signals):
-            raise Preempted("stopped before the training began")
+            raise Preempted("stopped before the training began", START_AGAIN)
     return future.result()
 
 

@@ -18,7 +18,7 @@ from resnet.metrics.run_log import RunLog
 from resnet.optim.train_state import TrainState
 from resnet.runtime.divergence import check_loss
 from resnet.runtime.job import Job, Run
-from resnet.runtime.preemption import Preempted, stop_requested
+from resnet.runtime.preemption import RESUME, START_AGAIN, Preempted, stop_requested
 from resnet.training import image_statistics
 from resnet.training.local_sgd import Synchronization
 from resnet.training.train_step import TrainStep
@@ -52,7 +52,8 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
     save_state = functools.partial(save, manager, log)
     with closing(log), closing(manager), manager.saved_if_failed(save_state):
         if communicator.any_rank(stop_requested(job.signals)):
-            raise Preempted(f"stopped before step {state.step + 1}")
+            advice = RESUME if state.step else START_AGAIN
+            raise Preempted(f"stopped before step {state.step + 1}", advice)
         train_step = _step_of_phase(state, exchange, communicator)
         while True:
             evaluate_and_save(evaluations, manager, log)

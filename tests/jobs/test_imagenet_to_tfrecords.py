@@ -64,7 +64,7 @@ def test_the_command_that_is_suggested_trains_ten_grey_images(tmp_path):
     words = [*shlex.split(command), "--stop_after_steps=1"]
     trained = completed(words, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
-    assert load_config(str(tmp_path / "MODEL")).recipe == "own"
+    assert load_config(f"{records}-model").recipe == "own"
 
 
 def test_the_number_of_processes_and_the_way_to_start_change_no_byte(raw, tmp_path):

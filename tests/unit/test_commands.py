@@ -79,12 +79,16 @@ def test_the_recipe_fits_the_classes_and_the_number_of_images(
     assert fitting_recipe(contents(class_names, num_images)) == recipe
 
 
-def test_after_a_conversion_the_training_comes_or_the_evaluation(tmp_path):
+def test_after_a_conversion_the_training_comes_or_the_evaluation(tmp_path, monkeypatch):
     root = tmp_path / "it's mine"
     next_command = imagenet_to_tfrecords._next_command
     file, line = parsed(next_command(contents(("a", "b"), 10, 3), root))
     assert (file, line.given["recipe"]) == ("resnet/resnet_main.py", "--recipe=own")
     assert line.values["data_dir"] == str(root)
+    assert line.values["model_dir"] == f"{root}-model"
+    monkeypatch.chdir(tmp_path)
+    _, line = parsed(next_command(contents(("a", "b"), 10, 3), Path()))
+    assert line.values["model_dir"] == f"{tmp_path}-model"
     file, line = parsed(next_command(contents(map(str, range(1000)), 10**6), root))
     assert "recipe" not in line.given
     file, line = parsed(next_command(contents(("a", "b"), 0, 3), root))
@@ -98,6 +102,7 @@ def test_after_the_digits_their_conversion_comes(tmp_path, capsys, monkeypatch):
     digits.main(["program", f"--digits_dir={folder}"])
     _, line = parsed(capsys.readouterr().out.partition("next:")[2])
     assert line.values["raw_data_dir"] == str(folder)
+    assert line.values["local_scratch_dir"] == f"{folder}-records"
 
 
 def test_a_folder_without_records_is_answered_with_the_conversion(tmp_path):
@@ -112,6 +117,11 @@ def test_a_folder_without_records_is_answered_with_the_conversion(tmp_path):
         (command,) = re.findall(r"first, by (.*)\.$", str(caught.value))
         file, _ = parsed(command)
         assert file == "data_prep/imagenet_to_tfrecords.py"
+    (folder / "image.jpg").touch()
+    with pytest.raises(UserError) as caught:
+        manifest.load(str(folder), "train")
+    _, line = parsed(re.findall(r"first, by (.*)\.$", str(caught.value))[0])
+    assert line.values["local_scratch_dir"] == f"{folder}-records"
     (folder / "other.tfrecord").touch()
     with pytest.raises(UserError) as caught:
         indexing.make_if_missing(str(folder))
@@ -126,6 +136,7 @@ def test_measured_layouts_speeds_and_predictions_come_with_commands(tmp_path):
         _, line = parsed(benchmark.command(settings, 2, 3))
         assert line.values["num_intra_threads"] == 3
         assert line.values["data_dir"] == "my records"
+        assert line.values["model_dir"] == ("MODEL" if infer else "my records-model")
         name = "eval_batch_size" if infer else "global_batch_size"
         assert line.values[name] == 12
     with pytest.raises(UserError) as caught:

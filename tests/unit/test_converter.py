@@ -200,18 +200,21 @@ def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
 
 
 @pytest.mark.parametrize(
-    ("split", "words"),
+    ("split", "words", "model_dir"),
     [
-        ("train", "resnet/resnet_main.py --recipe=own "),
-        ("validation", "eval/resnet_eval.py "),
+        ("train", "resnet/resnet_main.py --recipe=own ", "{}-model"),
+        ("validation", "eval/resnet_eval.py ", "MODEL"),
     ],
 )
-def test_the_next_command_is_printed_for_folders_with_spaces(tmp_path, split, words):
+def test_the_next_command_is_printed_for_folders_with_spaces(
+    tmp_path, split, words, model_dir
+):
     write(tmp_path / "raw" / split / "cat" / "a.JPEG", encoded_image(1))
     records = tmp_path / "my records"
     done = convert_here(tmp_path / "raw", records)
     (line,) = re.findall(r"^next: +(.*)$", done.stdout, re.M)
-    assert f"{words}{shlex.quote(f'--data_dir={records}')} --model_dir=MODEL" in line
+    folders = f"--data_dir={records}", f"--model_dir={model_dir.format(records)}"
+    assert f"{words}{shlex.join(folders)}" in line
 
 
 pytestmark = pytest.mark.usefixtures("one_process_is_this")

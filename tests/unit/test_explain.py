@@ -203,11 +203,13 @@ lars_42ep_8k global_batch_size=4096
   global batch size ... rates are not scaled, since the source has no rule for that
 imagenette ranks=4
 collapse_72ep_4k train_steps=2261
-  0.1 times the length of the recipe, ... in each phase and its warmup
+  2,261 steps instead of 22,610: each phase ... 0.1 times as long
+collapse_72ep_4k train_epochs=1.0
+  1 epoch instead of 72.29: each phase and its warmup ... 0.01383 times as long
 digits train_epochs=36.0
-  3 times the length of the recipe; ... the warmup keeps its length
+  36 epochs instead of 12: 3 times as long, ... the warmup keeps its length
 tpu_90ep_24k train_steps=9360 warmup_steps=9
-  2 times the length of ... the recipe
+  9,360 steps instead of 4,680: ... 2 times as long
   warmup_steps = 9 ... as given
 tpu_90ep_24k image_size=128
   image_size = 128 ... as given instead of 224

@@ -268,7 +268,7 @@ def test_of_equally_probable_classes_the_earlier_is_first():
     assert top_classes(many, 5).tolist() == [[1, 3, 5, 7, 9]]
 
 
-def test_folders_are_searched_in_order_without_hidden_and_other_files(tmp_path):
+def test_folders_are_searched_in_order_without_hidden_and_other_files(tmp_path, capsys):
     images = ["a.jpeg", "z.gif", "b/10.jpg", "b/2.PNG", "b/a/1.webp"]
     others = [".hidden.jpg", ".git/1.jpg", "notes.txt", "b/list.csv"]
     for name in (*images[::-1], *others):
@@ -280,6 +280,9 @@ def test_folders_are_searched_in_order_without_hidden_and_other_files(tmp_path):
         given = [f"{tmp_path}/{name}" for name in names]
         found = predict.find_images(given, problems.append)
         assert [os.path.relpath(path, tmp_path) for path in found] == paths
+        ignored = capsys.readouterr().err.splitlines()
+        expected = ["ignored 2 files without the extension of an image"]
+        assert ignored == (expected if paths == images else [])
     assert problems == []
 
 

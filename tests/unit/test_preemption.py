@@ -27,10 +27,11 @@ print("saved", flush=True)
 
 # Computes for ever in one call of C, in which Python calls no handler.
 COMPUTING = """
-import ctypes, signal, sys
+import ctypes, os, signal, sys
 from resnet.runtime import preemption
 preemption._SAME_KEYSTROKE_SECONDS = float(sys.argv[1])
 signals = preemption.StopSignals()
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # As host_warnings does.
 mutex, lock = ctypes.create_string_buffer(256), ctypes.CDLL(None).pthread_mutex_lock
 lock(mutex)
 print("ready", flush=True)
@@ -77,13 +78,15 @@ def start():
     started = []
 
     def start(
-        same_keystroke_seconds: float, program: str = PROGRAM
+        same_keystroke_seconds: float, program: str = PROGRAM, **environ: str
     ) -> subprocess.Popen:
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(same_keystroke_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, **environ},
         )
         started.append(process)
         assert process.stdout.readline() == "ready\n"
@@ -102,16 +105,25 @@ def test_a_signal_is_noted_and_more_of_them_do_no_harm(start, number):
     assert process.stdout.readline() == f"{number.name}\n"
     for again in (SIGTERM, SIGUSR1, SIGINT):  # The last is the same keystroke's.
         process.send_signal(again)
-    assert process.communicate("go on\n")[0] == "saved\n"
-    assert process.returncode == 0
+    stdout, stderr = process.communicate("go on\n")
+    assert (stdout, process.returncode) == ("saved\n", 0)
+    assert stderr.startswith(f"{number.name}: stopping")
+    assert ("Ctrl-C again" in stderr) == (number == SIGINT)
+    assert stderr.count("\n") == 1
 
 
-def test_a_second_keystroke_ends_a_process_that_computes(start):
-    process = start(0.1, COMPUTING)
-    for _ in range(2):
-        time.sleep(0.5)
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_second_keystroke_ends_a_process_that_computes(start, rank):
+    place = {"SIZE": "2", "LOCAL_RANK": rank, "LOCAL_SIZE": "2", "RANK": rank}
+    variables = {f"OMPI_COMM_WORLD_{name}": value for name, value in place.items()}
+    process = start(0.1, COMPUTING, **variables)
+    for word in ("SIGINT: ", "exit code 130"):
+        time.sleep(0.2)
         process.send_signal(SIGINT)
+        if rank == "0":  # Only this rank says it, and says it at once.
+            assert word in process.stderr.readline()
     assert process.wait(SOON) == 130
+    assert process.stderr.read() == ""
 
 
 @pytest.mark.parametrize("ignored", [SIGINT, SIGHUP])

@@ -576,7 +576,10 @@ def test_the_program_writes_the_page_into_the_first_folder(tmp_path):
 
 def test_what_is_no_folder_is_refused(tmp_path):
     assert_refused(run(report), "expected the folder of at least one run")
-    assert_refused(run(report, str(tmp_path / "none")), "expected the folder of a run")
+    assert_refused(run(report, str(tmp_path / "none")), "none doesn't exist")
+    (tmp_path / "file").touch()
+    done = run(report, str(tmp_path / "file"), f"--out={tmp_path}/page.html")
+    assert_refused(done, "file is not a folder")
     (tmp_path / "images").mkdir()
     (tmp_path / "images/cat.jpg").touch()
     done = run(report, str(tmp_path / "images"))

@@ -130,6 +130,8 @@ def test_without_a_recipe_a_small_set_is_told_the_fitting_one(run, records, tmp_
 
 def test_folders_that_are_missing_or_those_of_the_data_are_refused(run, records):
     assert_refused(run(), "--data_dir is required")
+    assert "imagenet_to_tfrecords.py" in run().stderr
+    assert "--help" in run().stderr
     assert_refused(run("--data_dir=here"), "--model_dir is required")
     for model_dir in (records, f"{records}/train/.."):
         done = run(f"--data_dir={records}", f"--model_dir={model_dir}")

@@ -240,9 +240,14 @@ def test_a_preempted_run_saves_and_resumes_later_bit_for_bit(
     run, every_fourth, tmp_path
 ):
     settings = {"log_step_count_steps": 4, "weight_decay": 0.0}
-    for calls_before, words in ((0, "before step 1"), (2, "after step 2")):
-        with pytest.raises(Preempted, match=f"stopped {words}"):
+    for calls_before, words, advice in (
+        (0, "before step 1", "start again"),
+        (2, "after step 2", "resume"),
+        (0, "before step 3", "resume"),
+    ):
+        with pytest.raises(Preempted, match=f"stopped {words}") as stop:
             run(tmp_path, signals=LeaveAfter(calls_before), **settings)
+        assert stop.value.advice.endswith(advice)
     assert saved_steps(tmp_path) == [2]
     run(tmp_path, **settings)
     assert_same_weights(tmp_path, every_fourth, 6)
@@ -255,7 +260,7 @@ def test_a_preempted_run_saves_and_resumes_later_bit_for_bit(
     # Each start notes what it was, also those before a step.
     events, _ = history.read(tmp_path)
     starts = [event for event in events if event["event"] == "start"]
-    assert [start["step"] for start in starts] == [0, 0, 2]
+    assert [start["step"] for start in starts] == [0, 0, 2, 2]
     for start in starts:
         assert start["command"] == shlex.join(sys.argv)
         assert start["packages"]["numpy"] == np.__version__

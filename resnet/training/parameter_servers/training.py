@@ -26,7 +26,7 @@ from resnet.metrics.run_log import RunLog
 from resnet.optim.train_state import TrainState
 from resnet.runtime.divergence import check_loss
 from resnet.runtime.job import Job, Run
-from resnet.runtime.preemption import Preempted, stop_requested
+from resnet.runtime.preemption import RESUME, START_AGAIN, Preempted, stop_requested
 from resnet.training.loop import evaluate_and_save, save
 from resnet.training.parameter_servers import worker_step
 from resnet.training.parameter_servers.closures import (
@@ -126,7 +126,8 @@ class AsyncTraining:
                     break
                 if stop_requested(self._signals):
                     self._manager.finish()
-                    raise Preempted(f"stopped before step {state.step + 1}")
+                    advice = RESUME if state.step else START_AGAIN
+                    raise Preempted(f"stopped before step {state.step + 1}", advice)
                 self._train_to(end_of_segment(config, state.step))
                 self._variables.pull()
                 save(self._manager, self._log)
