@@ -175,7 +175,8 @@ def test_anything_else_is_left_to_the_message_of_load(tmp_path):
     (tmp_path / "image.jpg").write_bytes(b"")
     indexing.make_if_missing(str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["image.jpg"]
-    raw = re.escape(f"--raw_data_dir={tmp_path} --local_scratch_dir=RECORDS")
+    words = f"--raw_data_dir={tmp_path} --local_scratch_dir={tmp_path}-records"
+    raw = re.escape(words)
     with pytest.raises(UserError, match=f"is not a record set.*{raw}"):
         manifest.load(str(tmp_path), "train")
     with pytest.raises(UserError, match="must be a folder of record files"):
