@@ -46,10 +46,16 @@ def test_easybuild_knows_the_dependencies_and_plans_the_set_up(tmp_path):
 def reframe(folder: Path, *words: str, **extras: float) -> tuple[bool, list[dict]]:
     """Returns whether ReFrame's tests passed, and its report on each."""
     report = folder / "report.json"
+    suite = ["-C", "tests/reframe/settings.py", "-c", "tests/reframe/suite.py"]
     done = run(
-        *(str(PROGRAMS / "reframe"), "--run", f"--prefix={folder}"),
-        *("-C", "tests/reframe/settings.py", "-c", "tests/reframe/suite.py"),
-        *("-S", f"StepSpeed.flags={FLAGS}", f"--report-file={report}", *words),
+        str(PROGRAMS / "reframe"),
+        "--run",
+        f"--prefix={folder}",
+        f"--report-file={report}",
+        *suite,
+        "-S",
+        f"StepSpeed.flags={FLAGS}",
+        *words,
         STEP_SPEED=json.dumps(extras),
     )
     assert report.exists(), done.stdout + done.stderr

@@ -19,7 +19,7 @@ from resnet.config.config import load_config, save_config
 from resnet.evaluation import prediction_file
 from resnet.metrics import jsonl
 from resnet.metrics.table import METRICS
-from resnet.report import charts, curves, folder, page, refresh, story
+from resnet.report import charts, curves, folder, page, story
 from resnet.watchdog import history
 from tests.in_process import assert_refused, run
 from tests.unit.report_runs import append_line, cut_log, make_run, save_checkpoint
@@ -593,16 +593,3 @@ def test_what_is_no_folder_is_refused(tmp_path):
         (tmp_path, f"--out={tmp_path} is a folder"),
     ):
         assert_refused(run(report, str(tmp_path), f"--out={out}"), words)
-
-
-def test_folders_of_the_same_name_are_told_apart():
-    paths = [Path("/a/x/model"), Path("/a/y/model")]
-    assert folder.names_of(paths) == ["x/model", "y/model"]
-    assert folder.names_of(paths[:1]) == ["model"]
-    assert folder.names_of([paths[0], paths[0]])[1].endswith("x/model (2)")
-
-
-def test_a_page_that_cannot_be_written_leaves_a_log(tmp_path, monkeypatch):
-    monkeypatch.setattr(page, "write", lambda paths, out: 1 / 0)
-    refresh.write(tmp_path)
-    assert "ZeroDivisionError" in (tmp_path / "report.log").read_text()

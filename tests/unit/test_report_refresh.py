@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from resnet.base import intervals
-from resnet.report import refresh
+from resnet.report import folder, page, refresh
 
 
 def append_step(path: Path, step: int) -> None:
@@ -91,3 +91,16 @@ def test_other_ranks_and_a_process_that_cannot_start_write_nothing(
     with refresh.kept_fresh(config, is_writer):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_that_cannot_be_written_leaves_a_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "write", lambda paths, out: 1 / 0)
+    refresh.write(tmp_path)
+    assert "ZeroDivisionError" in (tmp_path / "report.log").read_text()
+
+
+def test_folders_of_the_same_name_are_told_apart():
+    paths = [Path("/a/x/model"), Path("/a/y/model")]
+    assert folder.names_of(paths) == ["x/model", "y/model"]
+    assert folder.names_of(paths[:1]) == ["model"]
+    assert folder.names_of([paths[0], paths[0]])[1].endswith("x/model (2)")

@@ -29,7 +29,10 @@ class ResnetCpu(Package):
         """Makes the environment where it is used: its scripts name that place."""
         install_tree(".", prefix)
         which("make", required=True)(
-            *("-C", str(prefix), "venv", "SELF_CHECK=no"),
+            "-C",
+            str(prefix),
+            "venv",
+            "SELF_CHECK=no",
             f"PYTHON={spec['python'].command.path}",
             f"MPICXX={spec['mpi'].mpicxx}",
         )
