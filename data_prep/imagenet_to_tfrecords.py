@@ -285,7 +285,7 @@ def _next_command(written: manifest.Manifest, root: pathlib.Path) -> str:
         return commands.command("resnet-eval", data_dir, "--model_dir=MODEL")
     words = [data_dir, f"--model_dir={root if root.name else root.resolve()}-model"]
     if recipe := fitting_recipe(written):
-        words.insert(0, f"--recipe={recipe}")
+        words = [f"--recipe={recipe}", "--precision=auto", *words]
     return commands.command("resnet-train", *words)
 
 

@@ -49,7 +49,7 @@ step() {
   return "$status"
 }
 report_progress() {  # Prints how far a step is, if its log says so.
-  local doing size
+  local doing size ops
   doing=$(awk '
     /^(Collecting|Requirement already)/ {
       name = $1 == "Collecting" ? $2 : $4
@@ -67,7 +67,8 @@ report_progress() {  # Prints how far a step is, if its log says so.
     doing+=" $(ls -d "$TARGET"/lib/python*/site-packages/*.dist-info | wc -l) installed"
     ;;
   esac
-  say "$(elapsed) $doing"
+  ops=$(grep -s '^compiling' "$temporary/ops" | tail -n 1)
+  say "$(elapsed) $doing${ops:+; $ops}"
 }
 
 cd "$ROOT"
@@ -160,13 +161,13 @@ ended() {
 trap ended EXIT
 
 named_compiler=${CXX:-}  # Below, CXX gets a default.
-build_ops() {  # Quick if they are up to date.
+build_ops() {  # build_ops VENV: quick if they are up to date.
   CXX=$named_compiler bash install/build_ports.sh ||
     say "asynchronous training won't start: resnet/native/private_ports.c did not build" >&2
   if [ -f "${WHEELS:-}/libresnet_ops.so" ] && [ ! -e resnet/native/libresnet_ops.so ]; then
     cp "$WHEELS"/libresnet_ops.* resnet/native  # Built again if it is of other sources.
   fi
-  CXX=$named_compiler bash install/build_native.sh "$VENV"
+  CXX=$named_compiler bash install/build_native.sh "$1"
 }
 
 # --- Nothing to do? -------------------------------------------------------------------
@@ -175,7 +176,7 @@ made_with_version=$(choice VERSION)
 if [ -f "$READY" ] && [ -x "$VENV/bin/python" ] && [ "$(choice FOLDER)" -ef "$VENV" ] &&
   [ "$asked_python" = "$(choice ASKED_PYTHON)" ] &&
   [ "$(cat "$READY")" = "$(key "$made_with_version")" ]; then
-  step "preparing the build of the ops" build_ops || bash install/check.sh "$VENV" ops || true
+  step "preparing the build of the ops" build_ops "$VENV" || bash install/check.sh "$VENV" ops || true
   exit 0
 fi
 [ -n "$has_lock" ] || note_no_lock "$ROOT/.venv.lock"
@@ -372,9 +373,22 @@ elif [ "$(cat "$NEW/whole" 2>/dev/null)" != "$whole" ]; then
   rm -rf "$NEW"
   "$PYTHON" -m venv --prompt .venv "$NEW"
 fi
-if [ "$(cat "$TARGET/whole" 2>/dev/null)" != "$whole" ] || [ "$TARGET" = "$VENV" ]; then
+has_packages=
+if [ "$(cat "$TARGET/whole" 2>/dev/null)" = "$whole" ] && [ "$TARGET" = "$NEW" ]; then has_packages=1; fi
+if [ -z "$has_packages" ]; then
   step "looking for packages" install_packages
   say "$(elapsed) packages are installed"
+fi
+# Beside Horovod, whose build leaves cores idle at times, unless memory is for one compiler a core.
+build_ops "$TARGET" >"$temporary/ops" &
+ops=$!
+ops_are_built() {
+  [ -z "$ops" ] || wait "$ops" || say "the C++ ops of resnet/native did not build (see above)" >&3
+  ops=
+}
+memory_gb=$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)
+[ "$memory_gb" -ge $((2 * $(nproc))) ] || step "preparing the build of the ops" ops_are_built
+if [ -z "$has_packages" ]; then
   step "preparing the build of Horovod" bash install/build_horovod.sh "$TARGET" ${MPICXX:+"$MPICXX"}
   step "installing Horovod and this project" install_project "$(tail -n 1 "$log")"
   say "$(elapsed) Horovod and this project are installed"
@@ -391,6 +405,7 @@ if [ "$SELF_CHECK" = yes ]; then
 else
   say "no self-check: run make check where two ranks can be started"
 fi
+step "preparing the build of the ops" ops_are_built
 if [ "$TARGET" = "$NEW" ]; then
   "$PYTHON" - "$NEW" "$VENV" <<'PY'
 """Replaces the path of an environment in its scripts by the path that it is moved to."""
@@ -419,7 +434,6 @@ fi
 key "$version" >"$READY.new"
 mv "$READY.new" "$READY"
 
-step "preparing the build of the ops" build_ops || say "the C++ ops of resnet/native did not build (see above)"
 bash install/check.sh "$VENV" ops || true
 # The first page of eval/report.py need not put the charts' library together then.
 "$VENV/bin/python" -c "from resnet.report import charts; charts.script_text()" || true

@@ -202,7 +202,7 @@ def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
 @pytest.mark.parametrize(
     ("split", "words", "model_dir"),
     [
-        ("train", "resnet/resnet_main.py --recipe=own ", "{}-model"),
+        ("train", "resnet/resnet_main.py --recipe=own --precision=auto ", "{}-model"),
         ("validation", "eval/resnet_eval.py ", "MODEL"),
     ],
 )
