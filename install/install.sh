@@ -67,7 +67,7 @@ report_progress() {  # Prints how far a step is, if its log says so.
     doing+=" $(ls -d "$TARGET"/lib/python*/site-packages/*.dist-info | wc -l) installed"
     ;;
   esac
-  ops=$(grep -s '^compiling' "$temporary/ops" | tail -n 1)
+  ops=$(sed -n "/^compiling/h; \$ { x; p }" "$temporary/ops" 2>/dev/null) || true
   say "$(elapsed) $doing${ops:+; $ops}"
 }
 
