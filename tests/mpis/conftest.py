@@ -2,6 +2,7 @@
 
 Two are wheels, two are Debian's packages, which need no root when they are unpacked.
 All have pinned versions; pip is told the hashes, and apt has those that Debian signs.
+The tests of srun need Debian's Slurm as well (tests/cluster/conftest.py).
 """
 
 import os
@@ -16,6 +17,7 @@ import pytest
 
 from launch.dialects import DIALECTS, JobShape
 from tests import tiny_set
+from tests.cluster.conftest import Slurm, slurm  # noqa: F401 - A fixture.
 from tests.made_once import made_once
 from tests.processes import completed
 
@@ -65,6 +67,21 @@ class Mpi:
         path = f"{self.programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         settings = {"PATH": path, "PYTHONPATH": str(ROOT), "HWLOC_XMLFILE": "/none"}
         return {**os.environ, **settings, **self.variables}
+
+    def run_in_slurm(self, cluster: Slurm, *arguments: object) -> str:
+        """Runs Python on two ranks that srun starts, with this MPI's library."""
+        srun_mpi = "pmix" if self.dialect == "openmpi" else "pmi2"
+        shape = JobShape(1, 2, 2, 2, srun_mpi=srun_mpi)
+        # As a module sets it; the libraries of Slurm's own programs are others.
+        path = self.variables.get("LD_LIBRARY_PATH", self.libraries)
+        settings = {**self.variables, "LD_LIBRARY_PATH": path, "HWLOC_XMLFILE": "/none"}
+        words = [f"{name}={value}" for name, value in settings.items()]
+        words = [*DIALECTS["slurm"].command(shape, ["--overcommit"]), "env", *words]
+        done = cluster.run(*words, sys.executable, *map(str, arguments), cwd=ROOT)
+        if "can not load PMIx library" in done.stderr:
+            pytest.skip("Slurm loads PMIx from /usr only: apt-get install libpmix-dev")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     def words(self, num_ranks: int, program: str, *arguments: object) -> list[str]:
         """Returns the planner's command for ranks on this machine."""

@@ -20,6 +20,11 @@ pytestmark = [pytest.mark.mpis, pytest.mark.multiprocess]
 
 MAIN = "resnet/resnet_main.py"
 SECONDS = 600.0
+CHOOSE = """import os
+from resnet.distributed import mpi_library
+mpi_library.prepare(os.environ)
+print(os.environ["MPI4PY_LIBMPI"])
+"""
 STEPS = 100
 # Of two ranks, whose sums don't depend on an order.
 RUNS = {
@@ -139,3 +144,12 @@ def test_a_server_and_two_workers_train(mpi, records, tmp_path):
     flags = (f"--model_dir={tmp_path}", f"--data_dir={records}", "--sync_mode=async")
     printed = mpi.run(3, MAIN, *main_run.TRAINING_FLAGS, *flags)
     assert re.search(r"Updates by their staleness: 0: \d+", printed), printed
+
+
+def test_srun_starts_two_ranks_with_the_weights_of_mpich(
+    mpi, slurm, records, tmp_path, expected
+):
+    for path in mpi.run_in_slurm(slurm, "-c", CHOOSE).split():
+        assert Path(path).is_relative_to(mpi.libraries)
+    mpi.run_in_slurm(slurm, ROOT / MAIN, *flags_of("bf16", records, tmp_path))
+    assert_equal_bits(tmp_path, expected("bf16"))
