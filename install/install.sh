@@ -340,9 +340,11 @@ install_packages() {
   [ -z "$MPICXX" ] || apart+=(mpich mpi4py)
   locked except "${apart[@]}" >"$temporary/others.txt"
   # Half of the work is TensorFlow, which takes a core of its own.
-  install --require-hashes -r "$temporary/tensorflow.txt" &
-  install --no-build-isolation --require-hashes -r "$temporary/others.txt"
+  install --no-compile --require-hashes -r "$temporary/tensorflow.txt" &
+  install --no-compile --no-build-isolation --require-hashes -r "$temporary/others.txt"
   wait $!
+  # On all cores, where pip has one. A file that can't be compiled is no fault for pip either.
+  "$TARGET/bin/python" -m compileall -qq -j 0 "$TARGET"/lib/python*/site-packages || true
   if [ -n "$MPICXX" ]; then
     install --require-hashes --target "$temporary/tools" -r install/requirements-mpi4py.txt
     locked only mpi4py >"$temporary/mpi4py.txt"
