@@ -344,6 +344,7 @@ install_packages() {
   install --no-compile --no-build-isolation --require-hashes -r "$temporary/others.txt"
   wait $!
   # On all cores, where pip has one. A file that can't be compiled is no fault for pip either.
+  echo "compiling the packages' bytecode"
   "$TARGET/bin/python" -m compileall -qq -j 0 "$TARGET"/lib/python*/site-packages || true
   if [ -n "$MPICXX" ]; then
     install --require-hashes --target "$temporary/tools" -r install/requirements-mpi4py.txt
@@ -436,9 +437,10 @@ fi
 key "$version" >"$READY.new"
 mv "$READY.new" "$READY"
 
-bash install/check.sh "$VENV" ops || true
 # The first page of eval/report.py need not put the charts' library together then.
-"$VENV/bin/python" -c "from resnet.report import charts; charts.script_text()" || true
+"$VENV/bin/python" -c "from resnet.report import charts; charts.script_text()" &
+bash install/check.sh "$VENV" ops || true
+wait $! || true
 say "ready in $(elapsed) minutes"
 if [ "${GOALS:-venv}" = venv ]; then
   say "next: make demo (it trains on handwritten digits, in a minute)"
