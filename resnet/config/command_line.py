@@ -140,10 +140,11 @@ def check_folders(data_dir: str, model_dir: str) -> None:
     """Refuses folders that are missing, or the same."""
     for name, folder in (("data_dir", data_dir), ("model_dir", model_dir)):
         if not folder:
-            raise UserError(
-                f"--{name} is required and must name a folder. --help lists the flags;"
-                f" {commands.command('imagenet-to-tfrecords')} makes one of records."
-            )
+            text = f"--{name} is required and must name a folder. --help lists flags"
+            if name == "data_dir":
+                converter = commands.command("imagenet-to-tfrecords")
+                text += f"; {converter} makes one of records"
+            raise UserError(f"{text}.")
     real_data_dir, real_model_dir = map(os.path.realpath, (data_dir, model_dir))
     if real_data_dir == real_model_dir:
         raise UserError(

@@ -161,9 +161,10 @@ def check(
 def _require(kind: Format, module: str, what: str) -> None:
     """Refuses a format whose package is missing."""
     if importlib.util.find_spec(module) is None:
+        needed = " ".join(f"'{package}'" for package in kind.packages.values())
         raise UserError(
             f"{what} needs the package {module}, which is not installed. Run python -m"
-            f" pip install '{kind.packages[module]}'"
+            f" pip install --no-deps {needed}"
         )
 
 
@@ -242,8 +243,7 @@ def _check_path(path: Path) -> None:
     """Refuses a path that exists already, or that can't be made."""
     if os.path.lexists(path):
         raise UserError(
-            f"{path} exists already, and exports replace nothing. Remove it, or name"
-            " another path."
+            f"{path} exists already, and exports replace nothing. Name another path."
         )
     require_place(path, "--out")
 

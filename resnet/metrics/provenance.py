@@ -28,7 +28,7 @@ def _packages() -> dict[str, str]:
     versions: dict[str, str] = {}
     with contextlib.suppress(OSError, ValueError):  # Damaged metadata of a package.
         for distribution in importlib.metadata.distributions():
-            if name := distribution.metadata["Name"]:
+            if name := distribution.metadata.get("Name"):
                 # Of several, Python imports that of the first folder.
                 versions.setdefault(name, distribution.version)
     return dict(sorted(versions.items()))

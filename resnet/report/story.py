@@ -121,8 +121,9 @@ def comparison(runs: Sequence[RunFolder]) -> Table:
 
 
 def last_evaluation(run: RunFolder) -> Mapping[str, Any] | None:
-    """Returns the last line of evaluating the weights; None if there is none."""
-    return next(filter(_IS_RESULT, reversed(run.of_kind("eval"))), None)
+    """Returns the last line of evaluation, of EMA weights as programs take; or None."""
+    lines = run.of_kind("eval_ema") or run.of_kind("eval")
+    return next(filter(_IS_RESULT, reversed(lines)), None)
 
 
 def best_evaluation(run: RunFolder) -> Mapping[str, Any] | None:
@@ -208,7 +209,7 @@ def _how_well(run: RunFolder) -> str:
     text = f"Top-1 {percent(last['top1'])} (95 % interval: {interval})"
     if "top5" in last:
         text += f", top-5 {percent(last['top5'])}"
-    text += f" on {last['count']:,} validation images"
+    text += f" on {last['count']:,} validation images{_KINDS[last['kind']]}"
     views = run.settings.get("eval_views", "center")
     if views != "center":
         text += f", views {words.value(views)},"

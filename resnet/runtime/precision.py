@@ -98,7 +98,7 @@ def _seconds(dtype: tf.DType) -> float:
         gradients(images, kernel)
         times = []
         for _ in range(_PROBE_REPEATS):
-            note = f"measuring the speed of {dtype.name}, to choose the precision"
+            note = f"measuring convolutions in {dtype.name}, to choose how to compute"
             logging.log_every_n_seconds(logging.INFO, note, 15)
             start = time.perf_counter()
             gradients(images, kernel)

@@ -161,7 +161,7 @@ def describe_end(config: Config, is_evaluated: bool) -> str:
         return ""  # What restores it says why.
     if is_evaluated and top1 is None:
         return ""
-    accuracy = "" if top1 is None else f", with a top-1 accuracy of {top1:.2%}"
+    accuracy = "" if top1 is None else f", with a top-1 accuracy of {100 * top1:.2f} %"
     return (
         f"The run in {model_dir} is complete: it has trained {step:,} steps"
         f" ({config.epoch(step):.2f} epochs){accuracy}."

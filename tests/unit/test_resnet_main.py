@@ -286,7 +286,7 @@ def test_a_complete_run_says_so_and_is_not_trained_again(
     done = run_on(records, *flags, "--quiet")
     assert (done.returncode, len(starts)) == (0, 1)
     way = f"--initial_weights={tmp_path / 'model'} "
-    for words in ("3 steps (3.00 epochs)", "25.00%", way):
+    for words in ("3 steps (3.00 epochs)", "25.00 %", way):
         assert words in done.stderr
     # What is left to do, is done.
     export_dir = tmp_path / "exports"

@@ -118,7 +118,7 @@ def test_a_run_has_ended_if_nothing_is_left_to_do(
         damage(folder)
     text = run_folder.describe_end(config, config.mode != "train")
     assert bool(text) == ends
-    assert ("25.00%" in text) == (ends and bool(results))
+    assert ("25.00 %" in text) == (ends and bool(results))
 
 
 def test_initial_weights_may_change_only_after_a_checkpoint_has_replaced_them(tmp_path):
