@@ -28,9 +28,9 @@ def _packages() -> dict[str, str]:
     versions: dict[str, str] = {}
     with contextlib.suppress(OSError, ValueError):  # Damaged metadata of a package.
         for distribution in importlib.metadata.distributions():
-            if name := distribution.metadata.get("Name"):
+            if "Name" in distribution.metadata:
                 # Of several, Python imports that of the first folder.
-                versions.setdefault(name, distribution.version)
+                versions.setdefault(distribution.metadata["Name"], distribution.version)
     return dict(sorted(versions.items()))
 
 
