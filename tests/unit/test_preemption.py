@@ -103,13 +103,14 @@ def test_a_signal_is_noted_and_more_of_them_do_no_harm(start, number):
     process = start(1000.0)
     process.send_signal(number)
     assert process.stdout.readline() == f"{number.name}\n"
+    told = process.stderr.readline()  # By a thread, before the process may end.
     for again in (SIGTERM, SIGUSR1, SIGINT):  # The last is the same keystroke's.
         process.send_signal(again)
     stdout, stderr = process.communicate("go on\n")
     assert (stdout, process.returncode) == ("saved\n", 0)
-    assert stderr.startswith(f"{number.name}: stopping")
-    assert ("Ctrl-C again" in stderr) == (number == SIGINT)
-    assert stderr.count("\n") == 1
+    assert told.startswith(f"{number.name}: stopping")
+    assert ("Ctrl-C again" in told) == (number == SIGINT)
+    assert stderr == ""
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])
