@@ -29,7 +29,10 @@ def test_a_raw_folder_becomes_records_that_tensorflow_reads(raw, tmp_path):
     assert "validation: 4 images, 1 shard\n" in done.stdout
     assert "re-encoded as RGB JPEG: 2 (1 CMYK JPEG, 1 PNG)\n" in done.stdout
     assert "ignored files: 1 (1 .txt)\n" in done.stdout
-    assert f"resnet/resnet_main.py --recipe=own --data_dir={records} " in done.stdout
+    assert (
+        f"resnet/resnet_main.py --recipe=own --precision=auto --data_dir={records} "
+        in done.stdout
+    )
     assert done.stderr.splitlines()[-1].startswith("100 %: 22 of 22 images")
 
     loaded = manifest.load(str(records), "train").manifest
