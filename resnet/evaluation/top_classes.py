@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
     def rows(self, chosen: np.ndarray) -> "Block":
         """Returns the predictions in these rows, by their numbers or a mask."""
-        return Block(*(column[chosen] for column in self))
+        return Block._make(column[chosen] for column in self)
 
 
 def of_logits(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -8,8 +8,8 @@
 #include <cmath>
 #include <fstream>
 #include <iostream>
-#include <random>
 
+#include "tests/native/random_cases.h"
 #include "tests/native/tensorflow_stand_in.h"
 
 namespace tf = tensorflow;
@@ -20,13 +20,6 @@ using tf::Tensor;
 
 namespace {
 
-std::mt19937_64 generator;
-std::string now;  // What is being tried.
-
-int64_t Draw(int64_t least, int64_t most) {
-  return std::uniform_int_distribution<int64_t>(least, most)(generator);
-}
-bool OneIn(int64_t number) { return Draw(1, number) == 1; }
 template <typename T>
 const T& OneOf(const std::vector<T>& values) { return values[Draw(0, values.size() - 1)]; }
 

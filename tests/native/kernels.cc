@@ -11,24 +11,16 @@
 #include <functional>
 #include <iostream>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "resnet/native/instruction_sets.h"
 #include "resnet/native/kernels.h"
 #include "resnet/native/rounding.h"
+#include "tests/native/random_cases.h"
 
 using namespace resnet;
 
 namespace {
-
-std::mt19937_64 generator;
-std::string now;  // What is being tried.
-
-int64_t Draw(int64_t least, int64_t most) {
-  return std::uniform_int_distribution<int64_t>(least, most)(generator);
-}
-bool OneIn(int64_t number) { return Draw(1, number) == 1; }
 
 double Wide(float value) { return value; }
 double Wide(Bf16 value) { return WidenBfloat16(value.bits); }

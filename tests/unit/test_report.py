@@ -230,17 +230,6 @@ def test_a_kind_of_curve_looks_the_same_in_all_charts(tmp_path):
         assert swatch.endswith(f"stroke-dasharray: {dash.replace(',', '')}")
 
 
-def test_the_result_is_that_of_the_weights_that_programs_use(tmp_path):
-    make_run(tmp_path)
-    numbers = {"top1": 0.875, "cross_entropy": 0.75, "count": 360}
-    line = jsonl.make_line("eval_ema", 400, 9.0, numbers)
-    append_line(tmp_path, jsonl.encode(line))
-    text = words_of(tmp_path)
-    assert "ResNet-18, top-1 87.50 %" in text
-    assert "on 360 validation images (EMA weights)" in text
-    assert "The best is" not in text
-
-
 def learning_rates(path: Path) -> list[float]:
     (chart,) = (
         chart

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnet.metrics import jsonl
 from resnet.metrics.figure import robust_limits
 from resnet.metrics.table import METRICS
-from resnet.report import charts, curves
+from resnet.report import charts, curves, folder, story, words
 from resnet.report import predictions as of_predictions
 from resnet.report.curves import Chart, Curve
+from tests.unit.report_runs import append_line, make_run
 
 VALUES = st.lists(
     st.one_of(st.floats(-100, 100), st.just(math.nan)), min_size=1, max_size=60
@@ -163,3 +165,15 @@ def test_confidences_that_are_not_finite_are_left_out():
     assert bins.counts.sum() == 1
     assert bins.error == pytest.approx(0.2)
     assert of_predictions.reliability(np.zeros(0), np.zeros(0, bool)).error == 0
+
+
+def test_the_result_is_that_of_the_weights_that_programs_use(tmp_path):
+    make_run(tmp_path)
+    numbers = {"top1": 0.875, "cross_entropy": 0.75, "count": 360}
+    line = jsonl.make_line("eval_ema", 400, 9.0, numbers)
+    append_line(tmp_path, jsonl.encode(line))
+    (run,) = folder.read_all([tmp_path])
+    assert story.title([run]).endswith(f"ResNet-18, top-1 {words.percent(0.875)}")
+    _, how_well, _ = story.summary(run)
+    assert "on 360 validation images (EMA weights)" in how_well
+    assert "The best is" not in how_well
