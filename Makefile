@@ -27,26 +27,26 @@ help:  ## This list
 	@echo
 	@echo "For make venv: PYTHON=/path/to/python3.12  another Python, 3.10 to 3.13"
 	@echo "               MPICXX=/path/to/mpicxx      your cluster's MPI (docs/slurm.md)"
-	@echo "               SELF_CHECK=no               no mpirun here; make check does it later"
+	@echo "               SELF_CHECK=no               no mpirun here; later: make check"
 	@echo "               WHEELS=folder               without a network (docs/offline.md)"
 
 venv:  ## Set everything up in .venv (once; the other targets do it too)
 	@GOALS="$(MAKECMDGOALS)" install/install.sh
 
 BUNDLE ?= resnet-cpu.tar.gz
-bundle: venv  ## One archive of programs and environment, which runs at any path (BUNDLE=name)
+bundle: venv  ## One archive with the environment, for any path (BUNDLE=name)
 	$(BIN)/python install/bundle.py $(BUNDLE)
 
-wheel: venv  ## One wheel with all that is compiled, for pip on machines of this kind (in dist/)
+wheel: venv  ## One wheel with all that is compiled, for pip (in dist/)
 	@install/wheel.sh $(BIN)/.. dist
 
-wheels: venv  ## All packages in the folder wheels, for make venv WHEELS=wheels without a network
+wheels: venv  ## All packages in wheels/, for make venv WHEELS=wheels offline
 	@install/wheels.sh $(BIN)/.. wheels
 
 check: venv  ## Check .venv: two ranks all-reduce a number, the C++ ops load
 	@install/check.sh $(BIN)/..
 
-demo: venv  ## Prepare images, train on 2 ranks, evaluate, draw the curve (in demo-run/)
+demo: venv  ## Prepare images, train on 2 ranks, evaluate (in demo-run/)
 	@launch/jobs/demo.sh
 
 # PYTHON,LOCK: installs what the lock names, from the same places as `make venv`.
@@ -68,24 +68,24 @@ parallel: dev  ## Tests of collective operations, inside one mpirun
 	mpirun -np 2 $(PYTEST) tests/parallel
 	mpirun -np 3 $(PYTEST) tests/parallel
 
-jobs: dev  ## Tests that launch real jobs, two at a time, and some with injected faults
+jobs: dev  ## Tests that launch real jobs, some with injected faults
 	$(PYTEST) tests/jobs tests/fault -m "not slow" -n 2 --dist=loadfile --no-loadscope-reorder
 
-test: unit parallel jobs  ## All tests except the slow ones: unit, parallel, jobs
+test: unit parallel jobs  ## All tests except the slow ones: unit, parallel, jobs (9 minutes)
 
-faults: dev  ## Slow tests: all faults in running jobs, also on two simulated hosts (root)
+faults: dev  ## Slow tests: faults in jobs, also on two simulated hosts (root)
 	$(PYTEST) tests/fault tests/jobs tests/unit/test_op_arguments.py -m "fault or slow" --timeout=900
 
-root: dev  ## The part of faults that needs root: simulated hosts, full disks, little memory
+root: dev  ## The part of faults that needs root: hosts, disks, memory
 	$(PYTEST) tests/fault --timeout=900 -m root
 
-cluster: dev  ## Planned jobs under Debian's Open MPI and Slurm (tests/cluster/conftest.py)
+cluster: dev  ## Planned jobs under Debian's Open MPI and Slurm
 	$(PYTEST) tests/cluster --timeout=900
 
-mpis: dev  ## Jobs under five MPIs in one environment; fetches them (tests/mpis/conftest.py)
+mpis: dev  ## Jobs under five MPIs in one environment, which it fetches
 	$(PYTEST) tests/mpis --timeout=1800
 
-offline: dev  ## make bundle and make wheels, and what they made in a namespace without network
+offline: dev  ## What bundle and wheels made, in a namespace without network
 	$(PYTEST) tests/offline --timeout=1800
 
 # Its packages are not in .venv, which needs them for nothing else.
@@ -94,7 +94,7 @@ offline: dev  ## make bundle and make wheels, and what they made in a namespace 
 	$(call INSTALL,$(BIN)/python,$<) --target .venv.browser
 	touch $@
 
-browser: dev .venv.browser/.installed  ## The reports in Debian's Chromium (CHROMIUM=path: another one)
+browser: dev .venv.browser/.installed  ## The reports in Chromium (CHROMIUM=path: another one)
 	PYTHONPATH=.venv.browser $(PYTEST) tests/browser
 
 .venv.reframe/.installed: requirements-reframe.txt
@@ -102,13 +102,13 @@ browser: dev .venv.browser/.installed  ## The reports in Debian's Chromium (CHRO
 	$(call INSTALL,.venv.reframe/bin/python,$<)
 	touch $@
 
-reframe: dev .venv.reframe/.installed  ## EasyBuild's recipe (Debian's lmod), ReFrame's suite on 2 ranks
+reframe: dev .venv.reframe/.installed  ## EasyBuild's recipe (Debian's lmod), ReFrame's suite
 	$(PYTEST) tests/reframe --timeout=3600
 
-fuzz:  ## The C++ ops that read files and messages, on hostile inputs under sanitizers
+fuzz:  ## The C++ ops on hostile inputs, under sanitizers
 	@$(MAKE) --no-print-directory -f tests/native/Makefile
 
-neon:  ## The C++ kernels and ops for Arm, in an emulator (g++-aarch64-linux-gnu, qemu-user)
+neon:  ## The C++ kernels for Arm (g++-aarch64-linux-gnu, qemu-user)
 	@$(MAKE) --no-print-directory -f tests/native/Makefile run kernels CASES=60 BUILD=build/neon \
 	  SANITIZERS=-O2 CXX=aarch64-linux-gnu-g++ RUN='qemu-aarch64 -L /usr/aarch64-linux-gnu'
 
@@ -137,7 +137,7 @@ flags: venv  ## Write docs/flags.md, the table of all flags, from the programs
 	$(call INSTALL,.venv.docs/bin/python,$<)
 	touch $@
 
-docs: .venv.docs/.installed  ## The documents as a site in build/site, which opens without a network
+docs: .venv.docs/.installed  ## The documents as a site in build/site, for use offline
 	.venv.docs/bin/python docs/speed_chart.py
 	NO_MKDOCS_2_WARNING=1 .venv.docs/bin/mkdocs build --strict
 	@echo "Open $(CURDIR)/build/site/index.html in a browser."
@@ -147,7 +147,7 @@ COMPILE := env -u PIP_FIND_LINKS -u UV_FIND_LINKS .lock-venv/bin/uv pip compile 
 	--generate-hashes --python-version 3.10 --no-header --quiet --no-emit-index-url \
 	--no-emit-find-links $(UPGRADE)
 
-lock:  ## Write the hashed requirements*.txt again (UPGRADE=--upgrade: newest versions)
+lock:  ## Write requirements*.txt again (UPGRADE=--upgrade: newest)
 	python3 -m venv .lock-venv
 	.lock-venv/bin/python -m pip install --quiet $(UV)
 	$(COMPILE) requirements.in -o requirements.txt
@@ -164,6 +164,6 @@ lock:  ## Write the hashed requirements*.txt again (UPGRADE=--upgrade: newest ve
 ci:  ## What CI runs: tests without skips, lint, types, the site
 	@.ci/run
 
-clean:  ## Remove what make made here, .venv too (the built Horovod stays in ~/.cache)
+clean:  ## Remove what make made here (Horovod stays in ~/.cache)
 	rm -rf .venv .venv.* .lock-venv demo-run build dist wheels resnet-cpu.tar* resnet/native/libresnet_* *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

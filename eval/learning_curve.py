@@ -24,7 +24,7 @@ from resnet.metrics import figure
 from resnet.metrics.figure import LoggedRun
 from resnet.metrics.jsonl import FILE as METRICS_FILE
 from resnet.metrics.jsonl import Line, read
-from resnet.report.folder import names_of
+from resnet.report.folder import folders_of, names_of
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,7 @@ def main(argv: Sequence[str]) -> int:
     model_dir = line.values["model_dir"]
     if not model_dir:
         raise UserError("--model_dir is required and must name a folder.")
-    names = model_dir.split(",")
-    if pathlib.Path(model_dir).is_dir():  # One folder, whose name has a comma.
-        names = [model_dir]
-    folders = [pathlib.Path(name) for name in names]
+    folders = folders_of(model_dir)
     picture = line.of(CurveSettings).picture or folders[0] / "learning_curve.png"
     runs = load(folders)
     figure.write(figure.learning_curves(runs), pathlib.Path(picture), "--picture")

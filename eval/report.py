@@ -1,7 +1,8 @@
 """Writes one HTML page that tells the whole story of one or several runs.
 
-python eval/report.py MODEL
-python eval/report.py MODEL OTHER --out=both.html
+python eval/report.py --model_dir=MODEL
+python eval/report.py --model_dir=MODEL,OTHER --out=both.html
+python eval/report.py runs/*
 
 The page needs no network and no other file. A folder may also be that of a
 study (eval/lab/compression_study.py). Wrong images, confusions and calibration
@@ -23,8 +24,9 @@ from resnet.base import program  # Before imports that may fail.
 from resnet.base import atomic_files, cli
 from resnet.base.errors import UserError
 from resnet.base.settings import setting
+from resnet.config.config import Config
 from resnet.report import page
-from resnet.report.folder import require_runs
+from resnet.report.folder import folders_of, require_runs
 
 
 @dataclass(frozen=True)
@@ -34,19 +36,20 @@ class ReportSettings:
     out: str = setting(
         "",
         "The file to write the page to. By default report.html in the first folder.",
-        unset="`RUN/report.html` of the first run",
+        unset="`MODEL/report.html` of the first folder",
     )
 
 
-FLAGS: cli.Groups = (ReportSettings,)
+FLAGS: cli.Groups = (cli.Flags(Config, names=("model_dir",)), ReportSettings)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Writes the page of the runs that the arguments name."""
+    """Writes the page of the runs that --model_dir and the arguments name."""
     line = cli.parse(argv, __doc__, FLAGS, takes_arguments=True)
-    if not line.arguments:
-        raise UserError("expected the folder of at least one run; got none.")
-    paths = [pathlib.Path(folder) for folder in line.arguments]
+    paths = folders_of(line.values["model_dir"])
+    paths += [pathlib.Path(folder) for folder in line.arguments]
+    if not paths:
+        raise UserError("--model_dir is required and must name a folder.")
     out = pathlib.Path(line.of(ReportSettings).out or paths[0] / "report.html")
     require_runs(paths)
     atomic_files.require_place(out, "--out")

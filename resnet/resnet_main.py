@@ -290,7 +290,7 @@ def recorded(config: Config, communicator: Communicator) -> Iterator[None]:
             yield
         except (Preempted, AgreedFailure) as error:
             if is_writer and isinstance(error, Preempted):
-                history.append(model_dir, "end", reason=str(error))
+                history.append(model_dir, "end", step=error.step, reason=str(error))
             elif is_writer:
                 history.write_failure(model_dir, str(error))
             raise

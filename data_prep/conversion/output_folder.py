@@ -191,17 +191,21 @@ def remove_leftovers(plan: Plan) -> None:
 
 
 def _differences(metadata: dict[str, Any], earlier: dict[str, Any]) -> str:
-    """Returns how the metadata of a plan differ from those of an earlier one."""
+    """Returns the first difference of a plan's metadata from earlier ones, or "".
+
+    Further ones often follow from it: options come first, digests of images last.
+    """
 
     def shown(value: Any) -> str:
         return "missing" if value is None else f"{value!r:.80}"
 
     metadata = json.loads(json.dumps(metadata))
-    return text.first_of(
-        f"{name} is {shown(metadata.get(name))}, was {shown(earlier.get(name))}"
-        for name in dict.fromkeys((*metadata, *earlier))
-        if metadata.get(name) != earlier.get(name)
-    )
+    for name in dict.fromkeys((*metadata, *earlier)):
+        if metadata.get(name) != earlier.get(name):
+            return (
+                f"{name} is {shown(metadata.get(name))}, was {shown(earlier.get(name))}"
+            )
+    return ""
 
 
 def _check_no_other_files(plan: Plan, is_resumed: bool) -> None:

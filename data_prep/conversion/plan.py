@@ -124,8 +124,8 @@ class Plan:
         """
         metadata: dict[str, Any] = {
             **self.source.description,
-            "shuffle_seed": self.options.shuffle_seed,
             "validation_fraction": self.options.validation_fraction,
+            "shuffle_seed": self.options.shuffle_seed,
             "apply_exif_orientation": self.options.apply_exif_orientation,
         }
         for split in self.splits:

@@ -20,16 +20,17 @@ if [ -e "$DIR/model/checkpoints" ] && [ ! -e "$DIR/eval.json" ]; then
 else
   rm -rf "$DIR"
   mkdir "$DIR"
-  run python data_prep/digits.py --digits_dir $DIR/images
+  # The commands that follow are here.
+  run python data_prep/digits.py --digits_dir $DIR/images | sed '/^next:/d'
   run python data_prep/imagenet_to_tfrecords.py --raw_data_dir $DIR/images \
-    --local_scratch_dir $DIR/records
+    --local_scratch_dir $DIR/records | sed '/^next:/d'
 fi
 run mpirun -np 2 python resnet/resnet_main.py --recipe=digits --data_dir=$DIR/records \
   --model_dir=$DIR/model --eval_every=1epoch --keep_checkpoints=1
 run python eval/resnet_eval.py --eval_batch_size 200 --data_dir=$DIR/records \
   --model_dir=$DIR/model --json_file=$DIR/eval.json --store_predictions
 run python eval/learning_curve.py --model_dir=$DIR/model
-run python eval/report.py $DIR/model
+run python eval/report.py --model_dir=$DIR/model
 
 echo
 python - "$DIR" <<'PY'
@@ -37,7 +38,7 @@ import json, pathlib, sys
 
 folder = pathlib.Path(sys.argv[1])
 result = json.loads((folder / "eval.json").read_text())
-print(f"top-1 {result['top1']:.2%}   top-5 {result['top5']:.2%}   ({folder}/eval.json)")
+print(f"top-1 {100 * result['top1']:.2f} %   top-5 {100 * result['top5']:.2f} %   ({folder}/eval.json)")
 print(f"""
 look at    {folder}/model/report.html, the page of the run, in a browser
            {folder}/model/learning_curve.png

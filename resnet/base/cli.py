@@ -160,8 +160,9 @@ def parse(
         sentence = _in_plain_words(str(error), parsed)
         raise UserError(f"{sentence} --help lists the flags.") from error
     if arguments and not takes_arguments:
+        example = "--model_dir=MODEL" if "model_dir" in parsed else "--name=value"
         raise UserError(
-            f"expected only flags of the form --name=value; got {arguments[0]!r}."
+            f"expected only flags, such as {example}; got {arguments[0]!r}."
             " --help lists the flags."
         )
     flags.FLAGS.mark_as_parsed()  # Absl's logging asks for it.

@@ -39,7 +39,7 @@ def of_run(data_dir: str, model_dir: str, image: str = "IMAGE") -> dict[str, str
     evaluation = "--store_predictions", f"--data_dir={data_dir or 'RECORDS'}"
     return {
         "Evaluate": command("resnet-eval", *evaluation, f"--model_dir={model_dir}"),
-        "Report": command("resnet-report", model_dir),
+        "Report": command("resnet-report", f"--model_dir={model_dir}"),
         "Predict": command("resnet-predict", f"--model_dir={model_dir}", image),
     }
 

@@ -13,7 +13,7 @@ from resnet.base import intervals, json_file, settings
 from resnet.base.atomic_files import atomic_write_bytes
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, COUNT_OR_ZERO, changeable_setting, setting
-from resnet.base.text import shortened
+from resnet.base.text import counted, shortened
 from resnet.config import networks, phases, topics
 from resnet.config.phases import Phase, StepSettings
 from resnet.config.recipe import TrainingSettings
@@ -27,6 +27,9 @@ _SHOWN_CHARACTERS = 60  # Longest value that an error quotes.
 # the rest those of TensorFlow, the program and its input.
 _COPIES_OF_ACTIVATIONS = 1.72
 _PROGRAM_BYTES = 756 << 20
+# Settings of a run in steps, which another length changes.
+_LENGTHS = {"train_steps", "num_steps", "warmup_length", "decay_start", "decay_end"}
+_LENGTHS |= {"boundaries"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,7 +305,20 @@ def differences(old: Config, new: Config) -> list[str]:
 
 def refuse_other(old: Config, new: Config) -> None:
     """Refuses to resume a run with settings that would give another result."""
-    if different := differences(old, new):
+    different = differences(old, new)
+    names = {text.partition("=")[0].rpartition(" ")[2] for text in different}
+    if "train_steps" in names and names <= _LENGTHS:
+        lengths = [
+            f"{counted(config.train_steps, 'step')}"
+            f" ({counted(config.epoch(config.train_steps), 'epoch', '.4g')})"
+            for config in (old, new)
+        ]
+        raise UserError(
+            f"{new.model_dir} holds a run of {lengths[0]}; this command trains"
+            f" {lengths[1]}. Give the --train_epochs or --train_steps of that run to"
+            " continue it, or name another --model_dir."
+        )
+    if different:
         raise UserError(
             f"{new.model_dir} holds a run with other settings"
             f" ({'; '.join(different)}). Name another --model_dir, or the settings and"

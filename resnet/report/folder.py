@@ -76,6 +76,15 @@ class RunFolder:
         return None
 
 
+def folders_of(model_dir: str) -> list[Path]:
+    """Returns the folders in --model_dir: one, several separated by commas, or none."""
+    # One folder may have a comma in its name.
+    is_one = "," not in model_dir or Path(model_dir).is_dir()
+    return [
+        Path(name) for name in ([model_dir] if is_one else model_dir.split(",")) if name
+    ]
+
+
 def require_runs(paths: Sequence[Path]) -> None:
     """Refuses folders that are of no run or study, such as one of images."""
     for path in paths:

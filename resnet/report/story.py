@@ -35,7 +35,7 @@ _DATA_SETS = {
     (1_437, 10): "Handwritten digits",
 }
 # Names of folders that say nothing about the images in them.
-_COMMON_FOLDERS = ("/", "data", "records", "tfrecords", "tfrecord")
+_COMMON_FOLDERS = ("", "data", "records", "tfrecords", "tfrecord")
 _RESNET = re.compile(r"resnet(\d+)(d?)")
 _ENDS = {"end": "ended", "failure": "failed", "refusal": "another start was refused"}
 _NUM_RESULTS = 7  # First columns of the table of runs, which are always shown.
@@ -61,14 +61,15 @@ def title(folders: Sequence[RunFolder]) -> str:
 
 
 def _data_name(run: RunFolder) -> str:
-    """Returns the name of a known data set, or the folder that says most about it."""
-    if (config := run.config) is not None:
-        size = config.num_train_examples, len(config.class_names)
-        if size in _DATA_SETS:
-            return _DATA_SETS[size]
-    parts = PurePath(str(run.settings.get("data_dir") or "")).parts
-    telling = [part for part in parts if part.lower() not in _COMMON_FOLDERS]
-    return words.isolated(telling[-1]) if telling else ""
+    """Returns the name of a known data set, of its folder, or the number of classes."""
+    config = run.config
+    size = (config.num_train_examples, config.num_classes) if config else (0, 0)
+    if size in _DATA_SETS:
+        return _DATA_SETS[size]
+    folder = PurePath(str(run.settings.get("data_dir") or "")).name
+    if folder.lower() not in _COMMON_FOLDERS:
+        return words.isolated(folder)
+    return f"Images of {counted(size[1], 'class')}" if size[1] else ""
 
 
 def _network_name(run: RunFolder) -> str:

@@ -39,16 +39,17 @@ def choose(requested: str, communicator: Communicator) -> str:
         ratio = _gain_of_bf16(communicator)
         if requested == "auto":
             chosen = "bf16" if ratio > 1 else "float32"
-            logging.info(
-                f"precision {chosen}: bf16 convolutions are {ratio:.2f} times as fast"
-                " as float32 here"
-            )
         elif not cpu_features.has_bf16(cpu_features.flags()):
             logging.warning("this CPU has no bf16 instructions")
         if requested != "auto" and ratio < 1:
             logging.warning(
                 "float32 is faster here: bf16 convolutions take"
                 f" {1 / ratio:.2f} times as long"
+            )
+        else:
+            logging.info(
+                f"precision {chosen}: bf16 convolutions are {ratio:.2f} times as fast"
+                " as float32 here"
             )
     native.fast_ops(tf.bfloat16 if chosen == "bf16" else tf.float32)
     return chosen

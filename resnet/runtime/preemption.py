@@ -30,12 +30,15 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 class Preempted(Exception):
     """All ranks have stopped, since one of them was asked to.
 
-    `advice` is a sentence about what to do next, without its full stop.
+    `advice` is a sentence about what to do next, without its full stop; `step` is the
+    last step of a training.
     """
 
-    def __init__(self, reason: str, advice: str = RESUME) -> None:
+    def __init__(
+        self, reason: str, advice: str = RESUME, step: int | None = None
+    ) -> None:
         super().__init__(reason)
-        self.advice = advice
+        self.advice, self.step = advice, step
 
 
 def catch_stop_signals(handler: Callable[[int, FrameType | None], None]) -> None:

@@ -53,7 +53,7 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
     with closing(log), closing(manager), manager.saved_if_failed(save_state):
         if communicator.any_rank(stop_requested(job.signals)):
             advice = RESUME if state.step else START_AGAIN
-            raise Preempted(f"stopped before step {state.step + 1}", advice)
+            raise Preempted(f"stopped before step {state.step + 1}", advice, state.step)
         train_step = _step_of_phase(state, exchange, communicator)
         while True:
             evaluate_and_save(evaluations, manager, log)
@@ -85,7 +85,9 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
                 save_state()
             if result.stop_requested and not (is_last and run.evaluated is None):
                 manager.finish()
-                raise Preempted(f"stopped after step {state.step}, which is saved")
+                raise Preempted(
+                    f"stopped after step {state.step}, which is saved", step=state.step
+                )
         manager.finish()
     log.training_ended(evaluations.target_is_reached)
     return state.step >= config.train_steps or evaluations.target_is_reached

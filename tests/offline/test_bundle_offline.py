@@ -75,7 +75,7 @@ def test_an_archive_trains_at_another_path(archive, tmp_path, records):
     folders="--data_dir={tmp_path}/records --model_dir={tmp_path}/model"
     mpirun -np 2 python resnet-cpu/resnet/resnet_main.py {" ".join(TRAINING)} $folders
     resnet-eval --eval_batch_size=4 $folders
-    cd / && resnet-report {tmp_path}/model
+    cd / && resnet-report --model_dir={tmp_path}/model
     """
     done = run_offline(place, script)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -178,7 +178,8 @@ def test_after_a_training_its_evaluation_report_and_predictions_come(
     for _, line in evaluation:
         assert line.values["data_dir"] == "/my records"
         assert line.values["store_predictions"]
-    assert (report[0], report[1].arguments) == ("eval/report.py", ("/my runs/1",))
+    assert report[0] == "eval/report.py"
+    assert report[1].values["model_dir"] == "/my runs/1"
     assert predict[0] == "eval/predict.py"
     assert [Path(path).resolve() for path in predict[1].arguments] == [image.resolve()]
     assert predict[1].values["model_dir"] == "/my runs/1"

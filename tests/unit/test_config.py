@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 
 from resnet.base.errors import UserError
 from resnet.base.settings import declarations, value_type
-from resnet.config.config import Config, differences, load_config, save_config
+from resnet.config.config import (
+    Config,
+    differences,
+    load_config,
+    refuse_other,
+    save_config,
+)
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import OVERRIDABLE, resolve
 
@@ -93,6 +99,18 @@ def test_an_override_of_no_setting_is_an_error_of_the_program():
 )
 def test_what_decides_the_result_differs_by_name(old, new, expected):
     assert differences(resolved(**old), resolved(**new)) == expected
+
+
+def test_a_run_of_another_length_is_named_by_its_steps_and_epochs():
+    old, new = resolved(train_steps=4680), resolved(train_steps=5000)
+    with pytest.raises(UserError) as refused:
+        refuse_other(old, new)
+    for words in ("4,680 steps (89.77 epochs)", "5,000 steps (95.91", "--train_epochs"):
+        assert words in str(refused.value)
+    with pytest.raises(
+        UserError, match=r"\(seed=0, now 1; train_steps=4680, now 5000;"
+    ):
+        refuse_other(old, resolved(train_steps=5000, seed=1))
 
 
 def test_phases_differ_by_their_names():

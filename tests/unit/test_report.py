@@ -112,11 +112,12 @@ def test_the_title_names_data_network_and_accuracy(tmp_path, changes, top1, expe
 @pytest.mark.parametrize(
     ("data_dir", "expected"),
     [
-        ("/data/my flowers/Records", "my flowers: ResNet-18"),
-        ("/data", "ResNet-18"),
-        ("", "ResNet-18"),
+        ("/records/my flowers", "my flowers: ResNet-18"),
+        ("/my clone/Records", "Images of 3 classes: ResNet-18"),
+        ("/", "Images of 3 classes: ResNet-18"),
+        ("", "Images of 3 classes: ResNet-18"),
         (
-            "/x/\u05d7\u05ea\u05d5\u05dc/data",
+            "/data/\u05d7\u05ea\u05d5\u05dc",
             "\u2068\u05d7\u05ea\u05d5\u05dc\u2069: ResNet-18",
         ),
     ],
@@ -574,8 +575,24 @@ def test_the_program_writes_the_page_into_the_first_folder(tmp_path):
     assert out.exists()
 
 
+def test_the_folders_are_those_of_the_flag_and_the_arguments(tmp_path, monkeypatch):
+    make_run(tmp_path / "a,b", num_lines=3)
+    written = []
+    monkeypatch.setattr(report.page, "write", lambda paths, out: written.append(paths))
+    monkeypatch.setattr(report, "require_runs", lambda paths: None)
+    for words in (
+        ["--model_dir=x,y"],
+        ["x", "y"],
+        ["y", "--model_dir=x"],
+        [f"--model_dir={tmp_path}/a,b"],  # One folder, whose name has a comma.
+    ):
+        out = f"--out={tmp_path}/page.html"
+        assert run(report, *words, out).returncode == 0
+    assert written == [[Path("x"), Path("y")]] * 3 + [[tmp_path / "a,b"]]
+
+
 def test_what_is_no_folder_is_refused(tmp_path):
-    assert_refused(run(report), "expected the folder of at least one run")
+    assert_refused(run(report), "--model_dir is required")
     assert_refused(run(report, str(tmp_path / "none")), "none doesn't exist")
     (tmp_path / "file").touch()
     done = run(report, str(tmp_path / "file"), f"--out={tmp_path}/page.html")

@@ -127,13 +127,18 @@ class AsyncTraining:
                 if stop_requested(self._signals):
                     self._manager.finish()
                     advice = RESUME if state.step else START_AGAIN
-                    raise Preempted(f"stopped before step {state.step + 1}", advice)
+                    raise Preempted(
+                        f"stopped before step {state.step + 1}", advice, state.step
+                    )
                 self._train_to(end_of_segment(config, state.step))
                 self._variables.pull()
                 save(self._manager, self._log)
                 if stop_requested(self._signals):
                     self._manager.finish()
-                    raise Preempted(f"stopped after step {state.step}, which is saved")
+                    raise Preempted(
+                        f"stopped after step {state.step}, which is saved",
+                        step=state.step,
+                    )
             self._manager.finish()
         self._log.training_ended(is_reached)
         return state.step >= config.train_steps or is_reached
