@@ -63,6 +63,18 @@ def outputs_and_gradients(way, images, kernel, stride, weights, extras) -> list:
     return [outputs, *tape.gradient(loss, inputs)]
 
 
+def expected_of(images, kernel, stride, weights) -> list:
+    """What `outputs_and_gradients` are by the stock ops in float32.
+
+    In bfloat16 the inputs are rounded to it. The stock ops' own sums are less exact.
+    """
+    rounded = [
+        tf.cast(tf.cast(array, images.dtype), tf.float32)
+        for array in (images, kernel, weights)
+    ]
+    return outputs_and_gradients(stock_ops, *rounded[:2], stride, rounded[2], {})
+
+
 def assert_near(ours, expected, tolerance: float) -> None:
     """Compares by the norm of the difference and by the largest one."""
     ours, expected = (tf.cast(one, tf.float64).numpy() for one in (ours, expected))
@@ -72,8 +84,7 @@ def assert_near(ours, expected, tolerance: float) -> None:
     assert abs(difference).max() <= 8 * tolerance * max(abs(expected).max(), 1e-30)
 
 
-# Of rounding in products of some thousand terms; bfloat16 rounds to 8 bits, the stock
-# ops also round the kernel's gradient.
+# Of rounding in products of some thousand terms; bfloat16 rounds to 8 bits.
 TOLERANCE = {tf.float32: 1e-5, tf.bfloat16: 8e-3}
 
 
@@ -94,11 +105,13 @@ def test_outputs_and_gradients_are_those_of_stock_ops(
     kernel = tf.constant(normal(kernel_size, kernel_size, channels, filters, seed=1))
     shape = (batch, -(-height // stride), -(-width // stride), filters)
     weights = normal(*shape, seed=2)
-    ours, expected = (
-        outputs_and_gradients(way, images, kernel, stride, weights, {}) for way in WAYS
+    ours = outputs_and_gradients(
+        convolution.conv2d, images, kernel, stride, weights, {}
     )
-    for one, other in zip(ours, expected, strict=True):
-        assert one.dtype == other.dtype
+    assert [array.dtype for array in ours] == [dtype, dtype, tf.float32]
+    for one, other in zip(
+        ours, expected_of(images, kernel, stride, weights), strict=True
+    ):
         assert_near(one, other, TOLERANCE[dtype])
 
 
@@ -127,10 +140,12 @@ def test_those_of_resnet50_are_as_exact_as_stock_ops(
     kernel = tf.constant(normal(size, size, channels, filters, seed=1))
     out = -(-side // stride)
     weights = normal(2, out, out, filters, seed=2)
-    ours, expected = (
-        outputs_and_gradients(way, images, kernel, stride, weights, {}) for way in WAYS
+    ours = outputs_and_gradients(
+        convolution.conv2d, images, kernel, stride, weights, {}
     )
-    for one, other in zip(ours, expected, strict=True):
+    for one, other in zip(
+        ours, expected_of(images, kernel, stride, weights), strict=True
+    ):
         assert_near(one, other, TOLERANCE[dtype])
 
 
