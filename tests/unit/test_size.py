@@ -6,10 +6,10 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 41_400,
-    "product modules": 279,
+    "product lines": 42_900,
+    "product modules": 286,
     "lab lines": 3_050,
-    "test lines": 44_900,
+    "test lines": 46_900,
 }
 
 
