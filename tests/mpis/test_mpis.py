@@ -70,7 +70,7 @@ def loaded_libraries(model_dir: Path) -> dict[str, set[str]]:
         try:
             if str(model_dir).encode() in (process / "cmdline").read_bytes():
                 maps = (process / "maps").read_text()
-                paths = re.findall(r"(/\S*/(?:libmpi|MPI\.|mpi_lib)\S*)$", maps, re.M)
+                paths = re.findall(r" (/.*/(?:libmpi|MPI\.|mpi_lib)\S*)$", maps, re.M)
                 libraries[process.name] = set(paths)
         except OSError:
             continue
