@@ -37,7 +37,7 @@ from resnet.base import cli, commands
 from resnet.base.cli import CommandLine
 from resnet.base.errors import UserError
 from resnet.base.output import print_result
-from resnet.config import command_line, explain, recipe_file
+from resnet.config import class_weights, command_line, explain, recipe_file
 from resnet.config.command_line import JobSettings, TrainFlags
 from resnet.config.config import Config, Derived, save_config
 from resnet.config.recipe import Recipe
@@ -247,6 +247,10 @@ def resolve_settings(
             median_side=contents.median_side,
             **record_sets.digests(record_set),
         )
+        weights = class_weights.resolve(
+            config.class_weights, config.class_names, split.label_counts
+        )
+        config = dataclasses.replace(config, class_weight_values=weights)
         is_first = communicator.rank == 0
         splits = run_plan.splits_to_read(config, contents, says_what_lacks=is_first)
         num_parts = explain.num_parts(config, communicator.num_ranks)
@@ -258,6 +262,9 @@ def resolve_settings(
         if is_first:
             check_export(config)
             lock, measured = run_folder.prepare(config)
+            if weights:
+                text = class_weights.describe(weights, config.class_names)
+                logging.info("The loss has %s.", text)
     measured = communicator.broadcast(measured)
     return dataclasses.replace(config, **measured), splits, lock
 

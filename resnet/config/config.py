@@ -50,6 +50,9 @@ class Config(TrainingSettings):
     validation_records_sha256: str = changeable_setting("", flag=None)
     # The median of the images' shorter sides, which the recipe `own` follows from.
     median_side: int = changeable_setting(0, flag=None)
+    # The weights in the loss by `class_weights`, in the order of the labels; empty for
+    # none, and before the data set is opened.
+    class_weight_values: tuple[float, ...] = ()
     accumulation_steps: int = setting(
         1,
         "The micro-batches per rank and step that gradients are accumulated over.",

@@ -183,6 +183,15 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     muon_momentum: float = recipe_setting(
         0.6, "The momentum of convolutions with Muon.", bounds=FRACTION
     )
+    class_weights: str = setting(
+        "none",
+        "The weights of the classes in the loss: none, balanced (in inverse proportion"
+        " to their numbers of training images), root (to the roots of these), or a"
+        " JSON or CSV file of class names with weights.",
+        decides_the_result=False,  # The weights do (`Config.class_weight_values`).
+        elsewhere="class_weight pos_weight",
+        topic=topics.LABELS,
+    )
     zero_last_gamma: bool = recipe_setting(
         True, "Whether the last scale of a residual block begins with 0 instead of 1."
     )

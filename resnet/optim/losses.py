@@ -1,6 +1,7 @@
 """The cross-entropy of each example."""
 
 import math
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -12,6 +13,7 @@ def of_examples(
     labels: tf.Tensor,
     phase: PhaseSettings,
     mix_weight: tf.Tensor = None,
+    class_weights: Sequence[float] = (),
 ) -> tf.Tensor:
     """Returns the loss of each example by the settings of a phase, `[batch]` float32.
 
@@ -19,28 +21,33 @@ def of_examples(
     has the weight `mix_weight` (`[batch]` float32, of `mixing.mix_pairs`), its
     partner's the rest. Without `mix_weight`, as in an evaluation, no labels are mixed.
 
-    Sources: Zhang et al. 2017, arXiv:1710.09412; Yun et al. 2019, arXiv:1905.04899.
+    Class weights, `[num_classes]`, multiply the terms of the cross-entropy: with the
+    smoothed and mixed label y and the weights w it is -sum_c w_c y_c log p_c. The
+    binary cross-entropy, with terms of the classes that are absent, is multiplied by
+    the weight of the example's own label, mixed as the labels are.
+
+    Sources: Zhang et al. 2017, arXiv:1710.09412; Yun et al. 2019, arXiv:1905.04899;
+    of the weights PyTorch, CrossEntropyLoss with probabilities as targets and with
+    label smoothing, without its division by the sum of the weights.
     """
     is_mixed = mix_weight is not None and bool(phase.mixup or phase.cutmix)
-    smoothing = phase.label_smoothing
+
+    def mixed(rows: tf.Tensor) -> tf.Tensor:
+        if not is_mixed:
+            return rows
+        own = tf.reshape(mix_weight, [-1] + [1] * (len(rows.shape) - 1))
+        return own * rows + (1 - own) * _of_partners(rows)
+
+    targets = mixed(_smoothed(labels, logits.shape[-1], phase.label_smoothing))
     if phase.loss == "binary_cross_entropy":
-        targets = _smoothed(labels, logits.shape[-1], smoothing)
-        if is_mixed:
-            own = mix_weight[:, tf.newaxis]
-            targets = own * targets + (1 - own) * _of_partners(targets)
-        return binary_cross_entropy(logits, targets, phase.target_threshold)
-    loss = cross_entropy(logits, labels, smoothing)
-    if not is_mixed:
+        loss = binary_cross_entropy(logits, targets, phase.target_threshold)
+        if class_weights:
+            loss *= mixed(tf.gather(tf.constant(class_weights, tf.float32), labels))
         return loss
-    of_partner = cross_entropy(logits, _of_partners(labels), smoothing)
-    return mix_weight * loss + (1 - mix_weight) * of_partner
-
-
-def cross_entropy(
-    logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float
-) -> tf.Tensor:
-    """Returns the softmax cross-entropy of each example, `[batch]` float32."""
-    targets = _smoothed(labels, logits.shape[-1], label_smoothing)
+    if class_weights:
+        # TensorFlow's gradient of its own op is that of targets with a sum of 1.
+        terms = tf.constant(class_weights, tf.float32) * targets
+        return -tf.reduce_sum(terms * tf.nn.log_softmax(logits), axis=-1)
     return tf.nn.softmax_cross_entropy_with_logits(targets, logits)
 
 

@@ -166,7 +166,8 @@ class TrainStep:
         """
         variables = self._state.trainable_variables
         with dropout.keyed(dropout_key, batch.examples), tf.GradientTape() as tape:
-            loss = mean_loss(self._state.model, batch, self.phase)
+            weights = self._state.config.class_weight_values
+            loss = mean_loss(self._state.model, batch, self.phase, weights)
         gradients = tape.gradient(loss, variables)
         for place, factor in enumerate(self._rate_factors):
             if factor == 0:
@@ -174,11 +175,20 @@ class TrainStep:
         return loss, gradients
 
 
-def mean_loss(model: keras.Model, batch: Batch, phase: Phase) -> tf.Tensor:
-    """Returns the mean loss of a micro-batch in a phase, a float32 scalar."""
+def mean_loss(
+    model: keras.Model, batch: Batch, phase: Phase, class_weights: Sequence[float] = ()
+) -> tf.Tensor:
+    """Returns the mean loss of a micro-batch in a phase, a float32 scalar.
+
+    With class weights too it is the sum divided by the number of examples, and not by
+    the sum of their weights, which differs between ranks: so the mean of the gradients
+    of equal micro-batches is that of the global batch.
+    """
     logits = model(batch.images, training=not phase.freeze_batch_norm)
     return tf.reduce_mean(
-        losses.of_examples(logits, batch.labels, phase, batch.mix_weight)
+        losses.of_examples(
+            logits, batch.labels, phase, batch.mix_weight, class_weights
+        )
     )
 
 

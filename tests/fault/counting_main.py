@@ -14,7 +14,7 @@ from resnet.base import program
 from resnet.runtime import startup
 
 
-def count_examples(model: Any, batch: Any, phase: Any) -> Any:
+def count_examples(model: Any, batch: Any, phase: Any, _: Any) -> Any:
     import tensorflow as tf
 
     from resnet.training.train_step import mean_loss

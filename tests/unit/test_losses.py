@@ -52,6 +52,66 @@ def test_the_loss_is_that_of_the_formula_for_mixed_and_smoothed_labels(
         np.testing.assert_allclose(ours, slow_loss(kind, logits, expected), **close)
 
 
+def slow_weighted_loss(
+    kind: str,
+    logits: np.ndarray,
+    targets: np.ndarray,
+    weights: np.ndarray,
+    of_example: np.ndarray,
+) -> np.ndarray:
+    """PyTorch's: each term has its class' weight; of the sigmoid, each example."""
+    if kind == "cross_entropy":
+        return slow_loss(kind, logits, targets * weights)
+    return of_example * slow_loss(kind, logits, targets)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=30)
+@given(
+    seed=st.integers(0, 10**6),
+    num_classes=st.integers(2, 9),
+    smoothing=st.sampled_from([0.0, 0.1]),
+    mixing=st.sampled_from([{}, {"mixup": 0.2}, {"cutmix": 1.0}]),
+)
+def test_weights_of_classes_are_smoothed_and_mixed_with_the_labels(
+    kind, seed, num_classes, smoothing, mixing
+):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(0, 2, (6, num_classes)).astype(np.float32)
+    labels = generator.integers(0, num_classes, 6).astype(np.int32)
+    weights = generator.uniform(0, 5, num_classes)
+    own = generator.uniform(0, 1, 6) if mixing else np.ones(6)
+    phase = PhaseSettings(loss=kind, label_smoothing=smoothing, **mixing)
+    targets = (1 - smoothing) * np.eye(num_classes)[labels] + smoothing / num_classes
+    other = np.arange(6) ^ 1
+    mixed = own[:, None] * targets + (1 - own[:, None]) * targets[other]
+    of_label = weights[labels]
+    of_example = own * of_label + (1 - own) * of_label[other]
+    expected = (mixed, weights, of_example)
+
+    def gradient(row: int, column: int) -> float:
+        """Of the sum of the losses, by central differences in float64."""
+        ends = []
+        for step in (1e-4, -1e-4):
+            moved = logits.astype(np.float64)
+            moved[row, column] += step
+            ends.append(slow_weighted_loss(kind, moved, *expected).sum())
+        return (ends[0] - ends[1]) / 2e-4
+
+    variable = tf.Variable(logits)
+    mix_weight = tf.constant(own, tf.float32)
+    with tf.GradientTape() as tape:
+        ours = losses.of_examples(variable, labels, phase, mix_weight, tuple(weights))
+    slow = slow_weighted_loss(kind, logits, *expected)
+    np.testing.assert_allclose(ours, slow, rtol=1e-5, atol=1e-5)
+    gradients = tape.gradient(ours, variable).numpy()
+    for row, column in ((0, 0), (3, num_classes - 1)):
+        assert gradients[row, column] == pytest.approx(gradient(row, column), abs=1e-4)
+    alike = losses.of_examples(variable, labels, phase, mix_weight, (1.0,) * num_classes)
+    unweighted = losses.of_examples(variable, labels, phase, mix_weight)
+    np.testing.assert_allclose(alike, unweighted, rtol=1e-5, atol=1e-5)
+
+
 def test_labels_above_the_threshold_count_as_one():
     generator = np.random.default_rng(0)
     logits = generator.normal(0, 3, (6, 5)).astype(np.float32)

@@ -268,6 +268,31 @@ def test_other_records_are_refused_at_a_resume_and_while_a_run_lasts(
     assert "must be the file that manifest.json describes, with SHA" in done.stderr
 
 
+def test_the_weights_of_classes_are_part_of_the_run(
+    run_on, tmp_path, write_set, monkeypatch
+):
+    used = []
+
+    def train(run, job):
+        used.append(run.config.class_weight_values)
+        save(run.folder, 1, config=dataclasses.asdict(run.config))
+        return False
+
+    monkeypatch.setattr(loop, "train_and_evaluate", train)
+    records = write_set(tmp_path / "records", [0, 1, 0, 0, 0, 1, 0, 0], [8])
+    flags = ("--train_batch_size=8", "--class_weights")
+    done = run_on(records, *flags, "balanced")
+    assert used == [pytest.approx((8 / (2 * 6), 8 / (2 * 2)))]
+    assert "class weights from 0.6667 (cat) to 2 (dog)" in done.stderr
+    path = tmp_path / "weights.csv"
+    path.write_text(f"cat,{2 / 3!r}\ndog,2.0")
+    assert run_on(records, *flags, str(path)).returncode == 0  # They are the same.
+    path.write_text("cat,1\ndog,2")
+    done = run_on(records, *flags, str(path))
+    assert_refused(done, "other settings (class_weight_values=(0.66")
+    assert_refused(run_on(records, *flags, "ballanced"), "ballanced must hold a weight")
+
+
 def test_a_complete_run_says_so_and_is_not_trained_again(
     run_on, records, tmp_path, monkeypatch
 ):
@@ -294,7 +319,7 @@ def test_a_complete_run_says_so_and_is_not_trained_again(
     assert len(starts) == 2
     longer = ("--train_batch_size=8", "--train_steps=4", "--warmup_steps=1")
     done = run_on(records, *longer)
-    assert_refused(done, "train_steps=3, now 4")
+    assert_refused(done, "holds a run of 3 steps")
     assert way in done.stderr
 
 

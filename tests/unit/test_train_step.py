@@ -83,10 +83,31 @@ def test_a_phase_has_its_own_loss(state, changes):
     phase = dataclasses.replace(state.config.phases[0], **changes)
     outcome = step_of_phase(state, phase, freeze_batch_norm=True)(mixed, SETTINGS)
     examples = losses.of_examples(logits, mixed.labels, phase, mixed.mix_weight)
-    plain = losses.cross_entropy(logits, mixed.labels, 0.0)
+    plain = losses.of_examples(logits, mixed.labels, state.config.phases[0])
     expected = np.mean(examples)
     assert abs(expected - np.mean(plain)) > 1e-3
     assert outcome.loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_micro_batches_with_class_weights_add_up_to_the_batch(config):
+    """Their sums of weights differ: 8 labels 0, 1, 2, 0 and 1, 2, 0, 1."""
+    changes = []
+    for num_parts in (1, 2):
+        own = changed(config, accumulation_steps=num_parts)
+        own = dataclasses.replace(own, class_weight_values=(0.0, 5.0, 1.0))
+        state = TrainState(own)
+        before = values_of(state.trainable_variables)
+        logits = state.model(batch().images, training=False).numpy()
+        labels = batch().labels.numpy()
+        unweighted = np.logaddexp.reduce(logits, 1) - logits[np.arange(8), labels]
+        step = step_of_phase(state, own.phases[0], freeze_batch_norm=True)
+        outcome = in_parts(step, parts_of(batch(), num_parts), SETTINGS)
+        weights = np.array([0, 5, 1, 0, 5, 1, 0, 5])
+        assert outcome.loss == pytest.approx(np.mean(weights * unweighted), rel=1e-5)
+        after = values_of(state.trainable_variables)
+        changes.append([new - old for new, old in zip(after, before, strict=True)])
+    for whole, in_two in zip(*changes, strict=True):
+        np.testing.assert_allclose(in_two, whole, atol=1e-3 * abs(whole).max())
 
 
 @pytest.mark.parametrize(

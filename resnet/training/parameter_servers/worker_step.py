@@ -110,7 +110,7 @@ def _gradients(
         tf.GradientTape() as tape,
     ):
         tape.watch(weights)
-        loss = mean_loss(state.model, batch, phase)
+        loss = mean_loss(state.model, batch, phase, state.config.class_weight_values)
     gradients = tape.gradient(loss, weights)
     if clip_norm := state.config.clip_norm:
         gradients, _ = tf.clip_by_global_norm(gradients, clip_norm)
