@@ -186,9 +186,7 @@ def mean_loss(
     """
     logits = model(batch.images, training=not phase.freeze_batch_norm)
     return tf.reduce_mean(
-        losses.of_examples(
-            logits, batch.labels, phase, batch.mix_weight, class_weights
-        )
+        losses.of_examples(logits, batch.labels, phase, batch.mix_weight, class_weights)
     )
 
 

@@ -107,7 +107,9 @@ def test_weights_of_classes_are_smoothed_and_mixed_with_the_labels(
     gradients = tape.gradient(ours, variable).numpy()
     for row, column in ((0, 0), (3, num_classes - 1)):
         assert gradients[row, column] == pytest.approx(gradient(row, column), abs=1e-4)
-    alike = losses.of_examples(variable, labels, phase, mix_weight, (1.0,) * num_classes)
+    alike = losses.of_examples(
+        variable, labels, phase, mix_weight, (1.0,) * num_classes
+    )
     unweighted = losses.of_examples(variable, labels, phase, mix_weight)
     np.testing.assert_allclose(alike, unweighted, rtol=1e-5, atol=1e-5)
 
