@@ -11,7 +11,8 @@ which --validation_fraction=0.1 holds out a tenth. --labels=FILE names the
 classes in a table instead. RAW can also contain ImageNet's validation images
 without folders, its tar archives as downloaded, or CIFAR-10's binary or Python
 version.
-The program writes RECORDS/train/train-00000-of-01024 and so on, one offsets
+--in_place writes only an index, by which training reads the images where they
+are. Otherwise the program writes RECORDS/train/train-00000-of-01024 and so on, one index
 file per split and, last, manifest.json. If a conversion was interrupted, rerun
 the same command to resume it. --verify reads a finished set and lists corrupt
 records.
@@ -31,7 +32,7 @@ from resnet.base import program  # Before the imports that may fail.
 
 # isort: split
 
-from data_prep.conversion import convert, holdout, output_folder
+from data_prep.conversion import convert, holdout, in_place, output_folder
 from data_prep.conversion.plan import Options, Plan, make_plan
 from data_prep.records import indexing, manifest, verification
 from data_prep.records.fitting_recipe import fitting_recipe
@@ -217,6 +218,11 @@ def _write(
     plan: Plan, num_workers: int, is_quiet: bool
 ) -> tuple[manifest.Manifest, str]:
     """Writes all unfinished shards and the manifest; returns it and the speed."""
+    processes = counted(num_workers, "process")
+    if plan.options.in_place:
+        with Progress(plan.num_images, "images", is_quiet) as progress:
+            written = in_place.write(plan, num_workers, progress.add)
+            return written, f"{progress.rate():,.0f} images per second, {processes}"
     num_processes = min(num_workers, len(plan.paths))
     with Progress(plan.num_images, "images", is_quiet) as progress:
         num_reported = len(convert.reported_shards(plan))
@@ -248,7 +254,14 @@ def _describe(written: manifest.Manifest) -> Iterator[str]:
     splits = written.splits.values()
     for split in splits:
         images = counted(split.num_examples, "image")
-        yield f"{split.name}: {images}, {counted(len(split.shards), 'shard')}"
+        noun = "shard"
+        if written.images_dir:
+            is_folder = os.path.isdir(
+                os.path.join(written.images_dir, split.shards[0].path)
+            )
+            noun = "folder" if is_folder else "archive"
+        parts = counted(len(split.shards), noun)
+        yield f"{split.name}: {images}, {parts}"
     num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
     names = first_of(written.class_names)
     yield f"{counted(len(written.class_names), 'class')} ({names}), {num_bytes:,} bytes"

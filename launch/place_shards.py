@@ -123,7 +123,7 @@ def files_of_node(contents: Manifest, placement: Placement, node: int) -> list[s
     """Returns the files that a node needs, relative to the folder of the set."""
     names = [manifest.FILE_NAME]
     for name, split in contents.splits.items():
-        names.append(split.offsets_path)
+        names.append(split.index_path)
         names += [split.shards[shard].path for shard in placement[name][node]]
     return names
 

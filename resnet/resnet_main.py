@@ -256,7 +256,7 @@ def resolve_settings(
         num_parts = explain.num_parts(config, communicator.num_ranks)
         check_start(recipe, config, num_parts)
         record_sets.check_num_classes(config.data_dir, split)
-        if require_mixed:
+        if require_mixed and not (contents.images_dir and config.shard_by == "example"):
             class_mixing.check_mixing(split)
         measured: dict[str, Any] = {}
         if is_first:

@@ -107,7 +107,7 @@ def encoded_images(data_dir: Path) -> Iterator[tuple[bytes, str]]:
     record_set = manifest.load(str(data_dir), "validation")
     found = record_set.manifest
     split = found.splits["validation"]
-    offsets = manifest.read_offsets(record_set, split)
+    offsets = manifest.read_index(record_set, split)["offset"]
     for shard, offset in zip(manifest.shard_of_example(split), offsets, strict=True):
         path = record_set.records_dir / split.shards[shard].path
         features = tf_example.parse_example(tfrecord.read_at(path, int(offset)))

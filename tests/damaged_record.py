@@ -10,7 +10,7 @@ def flip_a_bit(data_dir: Path, example: int) -> tuple[Path, int]:
     record_set = manifest.load(str(data_dir), "train")
     split = record_set.manifest.splits["train"]
     shard = split.shards[int(manifest.shard_of_example(split)[example])]
-    offset = int(manifest.read_offsets(record_set, split)[example])
+    offset = int(manifest.read_index(record_set, split)["offset"][example])
     path = data_dir / shard.path
     content = bytearray(path.read_bytes())
     content[offset + 300] ^= 8

@@ -15,7 +15,7 @@ def read_examples(records: pathlib.Path, name: str) -> list[dict]:
     paths = [str(record_set.records_dir / shard.path) for shard in split.shards]
     records_data = list(tf.data.TFRecordDataset(paths).as_numpy_iterator())
     contents = [pathlib.Path(path).read_bytes() for path in paths]
-    offsets = manifest.read_offsets(record_set, split)
+    offsets = manifest.read_index(record_set, split)["offset"]
     assert len(records_data) == len(offsets) == split.num_examples
     examples = []
     for record, offset, shard in zip(

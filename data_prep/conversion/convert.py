@@ -14,8 +14,9 @@ from data_prep.records import image_sizes, manifest, tf_example, verified
 from data_prep.records.class_mixing import write_split
 from resnet.base.errors import UserError
 
-FILES_DIGEST = "files_sha256"  # In the manifest: of all shards' `source_digest`.
-_IGNORED_ORIENTATIONS = "ignored_exif_orientations"
+# In the source of a manifest: of all shards' `source_digest`.
+FILES_DIGEST = "files_sha256"
+IGNORED_ORIENTATIONS = "ignored_exif_orientations"
 
 
 def reported_shards(plan: Plan) -> set[str]:
@@ -78,7 +79,7 @@ def finish(plan: Plan, num_processes: int) -> manifest.Manifest:
     counts: Counter[str] = Counter()
     states: list[str] = []
     splits = {s.name: _finish_split(plan, s, counts, states) for s in plan.splits}
-    num_ignored_orientations = counts.pop(_IGNORED_ORIENTATIONS)
+    num_ignored_orientations = counts.pop(IGNORED_ORIENTATIONS)
     complete = manifest.Manifest(
         class_names=plan.source.class_names,
         class_descriptions=plan.source.class_descriptions,
@@ -91,7 +92,7 @@ def finish(plan: Plan, num_processes: int) -> manifest.Manifest:
             FILES_DIGEST: shards.json_digest(states),
             "on_bad_image": plan.options.on_bad_image,
             "converted_images": dict(sorted(counts.items())),
-            _IGNORED_ORIENTATIONS: num_ignored_orientations,
+            IGNORED_ORIENTATIONS: num_ignored_orientations,
             "num_ignored_files": plan.source.num_ignored_files,
             "ignored_files": plan.source.ignored_kinds,
         },
@@ -117,7 +118,7 @@ def _finish_split(
         reports.append(report)
         states.append(report.source_digest)
         counts.update(report.converted_counts)
-        counts[_IGNORED_ORIENTATIONS] += report.num_ignored_orientations
+        counts[IGNORED_ORIENTATIONS] += report.num_ignored_orientations
     skipped = tuple(image for report in reports for image in report.skipped_images)
     num_classes = len(plan.source.class_names)
     return write_split(plan.root, split.name, reports, num_classes, skipped)

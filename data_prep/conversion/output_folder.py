@@ -55,8 +55,9 @@ def finished_set(plan: Plan) -> manifest.Manifest | None:
         if not (differences := _differences(wanted, of_same_names)):
             states = [files_digest(job.images) for job in plan.shard_jobs()]
             if finished.source.get(convert.FILES_DIGEST) == json_digest(states):
+                folder = pathlib.Path(finished.images_dir or root)
                 for name in finished.splits:
-                    record_set = manifest.RecordSet(finished, root, root)
+                    record_set = manifest.RecordSet(finished, folder, root)
                     manifest.check_files(record_set, name)
                 return finished
             differences = "the sizes or times of image files have changed since"
@@ -89,6 +90,8 @@ def check_apart(
 
 def check_space(plan: Plan) -> None:
     """Raises UserError if the images that aren't re-encoded exceed the disk's space."""
+    if plan.options.in_place:
+        return
     needed = plan.num_images * _RECORD_OVERHEAD_BYTES
     for split in plan.splits:
         needed += split.images.estimate_kept_bytes(plan.image_format)
@@ -175,7 +178,7 @@ def begin(plan: Plan) -> None:
         )
     _check_no_other_files(plan, is_resumed=earlier is not None)
     remove_leftovers(plan)
-    for split in plan.splits:
+    for split in () if plan.options.in_place else plan.splits:
         (plan.root / split.name).mkdir(exist_ok=True)
     if earlier is None:
         state.mkdir(exist_ok=True)
@@ -223,7 +226,7 @@ def _check_no_other_files(plan: Plan, is_resumed: bool) -> None:
         others -= {root / path for path in plan.paths}
     else:
         state = root / manifest.CONVERSION_FOLDER
-        others |= {root / manifest.offsets_path(name) for name in manifest.SPLITS}
+        others |= {root / manifest.index_path(name) for name in manifest.SPLITS}
         others.update(state.iterdir() if state.exists() else ())
     for path in sorted(others):
         if os.path.lexists(path) and not atomic_files.is_leftover(path):

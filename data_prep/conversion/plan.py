@@ -60,6 +60,11 @@ class Options:
         " omits the image and lists it in manifest.json. A read error always stops it.",
         names=("fail", "skip"),
     )
+    in_place: bool = setting(
+        False,
+        "Write only an index of the images, from which training reads them where they"
+        " are, instead of records.",
+    )
     apply_exif_orientation: bool = setting(
         False,
         "Rotate and flip images by their EXIF orientation; the published recipes"
@@ -125,6 +130,7 @@ class Plan:
         metadata: dict[str, Any] = {
             **self.source.description,
             "validation_fraction": self.options.validation_fraction,
+            "in_place": self.options.in_place,
             "shuffle_seed": self.options.shuffle_seed,
             "apply_exif_orientation": self.options.apply_exif_orientation,
         }

@@ -40,7 +40,7 @@ class ShardReport(ShardContent):
     """The content of one finished shard."""
 
     offsets: tuple[int, ...]
-    class_counts: tuple[tuple[int, int], ...]
+    class_indices: tuple[int, ...]
     converted_counts: dict[str, int]  # Re-encoded images by original kind, as "PNG".
     num_ignored_orientations: int  # Images that aren't rotated as their EXIF tells.
     skipped_images: tuple[manifest.SkippedImage, ...]
@@ -60,7 +60,7 @@ def write_shard(job: ShardJob) -> ShardReport:
     """
     offsets: list[int] = []
     num_bytes = 0
-    class_counts: Counter[int] = Counter()
+    class_indices: list[int] = []
     converted_counts: Counter[str] = Counter()
     num_ignored_orientations = 0
     skipped_images: list[manifest.SkippedImage] = []
@@ -98,7 +98,7 @@ def write_shard(job: ShardJob) -> ShardReport:
             digest.update(record)
             offsets.append(num_bytes)
             num_bytes += len(record)
-            class_counts[class_index] += 1
+            class_indices.append(class_index)
             num_ignored_orientations += image.ignores_orientation
             if image.converted_from is not None:
                 converted_counts[image.converted_from] += 1
@@ -113,7 +113,7 @@ def write_shard(job: ShardJob) -> ShardReport:
         num_bytes=num_bytes,
         sha256=digest.hexdigest(),
         offsets=tuple(offsets),
-        class_counts=tuple(sorted(class_counts.items())),
+        class_indices=tuple(class_indices),
         converted_counts=dict(converted_counts),
         num_ignored_orientations=num_ignored_orientations,
         skipped_images=tuple(skipped_images),

@@ -49,7 +49,7 @@ class ShardContent:
     num_bytes: int
     sha256: str
     offsets: Sequence[int]  # Byte offset of each record.
-    class_counts: Sequence[tuple[int, int]]  # Class and number of records, if any.
+    class_indices: Sequence[int]  # Of each record.
 
 
 def write_split(
@@ -59,20 +59,26 @@ def write_split(
     num_classes: int,
     skipped_images: tuple[SkippedImage, ...] = (),
 ) -> Split:
-    """Writes the offsets file of a split, and returns the split for the manifest."""
-    split_counts = np.zeros(num_classes, np.int64)
-    for content in contents:
-        for class_index, count in content.class_counts:
-            split_counts[class_index] += count
-    shards = []
-    for content in contents:
-        counts = np.zeros(num_classes, np.int64)
-        for class_index, count in content.class_counts:
-            counts[class_index] = count
-        fields = content.path, len(content.offsets), content.num_bytes, content.sha256
-        shards.append(Shard(*fields, class_mixing(counts, split_counts)))
-    offsets = np.concatenate([np.array(c.offsets, np.int64) for c in contents])
-    path, sha256 = manifest.write_offsets(index_dir, name, offsets)
+    """Writes the index file of a split, and returns the split for the manifest."""
+    counts = [
+        np.bincount(np.asarray(content.class_indices, np.int64), minlength=num_classes)
+        for content in contents
+    ]
+    split_counts = np.sum(counts, axis=0)
+    shards = [
+        Shard(
+            content.path,
+            len(content.offsets),
+            content.num_bytes,
+            content.sha256,
+            class_mixing(shard_counts, split_counts),
+        )
+        for content, shard_counts in zip(contents, counts, strict=True)
+    ]
+    index = np.empty(sum(shard.num_records for shard in shards), manifest.RECORD_INDEX)
+    index["offset"] = np.concatenate([content.offsets for content in contents])
+    index["class_index"] = np.concatenate([c.class_indices for c in contents])
+    path, sha256 = manifest.write_index(index_dir, name, index)
     label_counts = tuple(split_counts.tolist())
     return Split(name, tuple(shards), label_counts, path, sha256, skipped_images)
 

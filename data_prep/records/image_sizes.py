@@ -3,7 +3,7 @@
 import itertools
 import pathlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from data_prep.records import jpeg_header, tf_example
 from data_prep.records.png_data import SIGNATURE
@@ -16,13 +16,21 @@ def median_side(root: pathlib.Path, paths: Sequence[str], image_key: str) -> int
 
     `paths` are those of record files in `root`, over which images are shuffled.
     """
-    sides: list[int] = []
-    for path in paths[:_NUM_FILES]:
-        images = tf_example.scan_file(
+    images = [
+        tf_example.scan_file(
             root / path, lambda features: tf_example.bytes_of(features, image_key)
         )
+        for path in paths[:_NUM_FILES]
+    ]
+    return median_side_of((image for _, _, image in of_file) for of_file in images)
+
+
+def median_side_of(images_of_files: Iterable[Iterable[bytes]]) -> int:
+    """Returns `median_side` of encoded images, by their record files."""
+    sides: list[int] = []
+    for images in itertools.islice(images_of_files, _NUM_FILES):
         first = itertools.islice(images, _NUM_IMAGES)
-        sides += filter(None, (_shorter_side(image) for _, _, image in first))
+        sides += filter(None, map(_shorter_side, first))
     return statistics.median_low(sides) if sides else 0
 
 

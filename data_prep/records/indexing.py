@@ -5,7 +5,6 @@ import errno
 import itertools
 import os
 import pathlib
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -272,7 +271,7 @@ def _save_split(
             num_bytes=file.num_bytes,
             sha256=file.sha256,
             offsets=file.offsets.tolist(),
-            class_counts=list(Counter((file.labels - labels.start).tolist()).items()),
+            class_indices=(file.labels - labels.start).tolist(),
         )
         for file in files
         if file.num_records  # Some are empty if a split has more files than records.

@@ -35,6 +35,16 @@ NO_VALIDATION = (
     " be measured; convert into another folder with --validation_fraction=0.1 to hold"
     " out a tenth"
 )
+# The entries of the index file of records, which are numbered by shard.
+RECORD_INDEX = np.dtype([("offset", "<i8"), ("class_index", "<i4")])
+# Those of images in place: where the bytes of each are, and their checksum.
+_IMAGE_INDEX = (
+    ("offset", "<i8"),
+    ("num_bytes", "<i8"),
+    ("crc32c", "<u4"),
+    ("shard", "<i4"),
+    ("class_index", "<i4"),
+)
 # State of an unfinished conversion, in the root of the set; removed at the end.
 CONVERSION_FOLDER = ".conversion"
 FORMAT_VERSION = 2
@@ -49,13 +59,14 @@ _ADVICE = (
     "The records may still be good: delete this file, and the next program that reads"
     " the set builds a new manifest from the records; or convert the images again."
 )
-_MAX_NUMPY_HEADER = 4096  # Bytes before the values of an offsets file.
+_MAX_PATH_BYTES = 4096  # Linux's PATH_MAX.
+_MAX_NUMPY_HEADER = 4096  # Bytes before the values of an index file.
 _VERSION_FOLDER = re.compile(r"\d+\.\d+\.\d+")  # Version folder of tensorflow_datasets.
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One record file."""
+    """One record file; of images in place an archive, or a folder of image files."""
 
     path: str  # POSIX, relative to the folder of the records.
     num_records: int  # At least 1.
@@ -79,8 +90,8 @@ class Split:
     name: str  # One of `SPLITS`.
     shards: tuple[Shard, ...]  # In the order in which their records are numbered.
     label_counts: tuple[int, ...]  # Number of examples of each class, in label order.
-    offsets_path: str  # POSIX path of the offsets file in the index folder.
-    offsets_sha256: str
+    index_path: str  # POSIX path of the index file in the index folder.
+    index_sha256: str
     skipped_images: tuple[SkippedImage, ...] = ()
 
     @property
@@ -103,6 +114,8 @@ class Manifest(RecordForm):
     source: dict[str, Any]  # Origin and options of the conversion, as JSON values.
     class_descriptions: tuple[str, ...] = ()  # "tench, Tinca tinca"; or empty.
     median_side: int = 0  # Of the images, in pixels (`image_sizes`); 0 if unknown.
+    # Of images in place: the absolute path of the folder that the shards are in.
+    images_dir: str = ""
     format_version: int = FORMAT_VERSION
 
     @property
@@ -160,6 +173,8 @@ def _inconsistencies(manifest: Manifest) -> Iterator[str]:
         yield "class_names is empty"
     if not splits:
         yield "splits is empty"
+    if manifest.images_dir and not os.path.isabs(manifest.images_dir):
+        yield f"images_dir must be absolute; it is {manifest.images_dir!r}"
     if num_described not in (0, num_classes):
         yield (
             f"class_descriptions describes {num_described} of the {num_classes} classes"
@@ -185,8 +200,8 @@ def _inconsistencies_of_split(split: Split, num_classes: int) -> Iterator[str]:
     where = f"split {split.name}"
     if not split.shards:
         yield f"{where} has no shards"
-    for path in (split.offsets_path, *(shard.path for shard in split.shards)):
-        if not is_inside(path):
+    for path in (split.index_path, *(shard.path for shard in split.shards)):
+        if not is_inside(path) and path != ".":
             yield f"each path of {where} must be inside the set; one is {path!r:.200}"
     for shard in split.shards:
         most = shard.num_bytes
@@ -244,7 +259,7 @@ class RecordSet:
 
     manifest: Manifest
     records_dir: pathlib.Path  # The folder that the shards' paths are relative to.
-    # The folder with `manifest.json` and the offsets files, which is `records_dir`
+    # The folder with `manifest.json` and the index files, which is `records_dir`
     # unless that folder isn't writable.
     index_dir: pathlib.Path
     # The states of the files that this process knows to be good (`verified`), by path.
@@ -320,7 +335,8 @@ def _set_at(records_dir: pathlib.Path) -> RecordSet | None:
     for index_dir in (records_dir, cache_folder(records_dir)):
         with contextlib.suppress(json_file.MissingFile):
             manifest = read_file(index_dir / FILE_NAME)
-            return RecordSet(manifest, records_dir, index_dir)
+            folder = pathlib.Path(manifest.images_dir or records_dir)
+            return RecordSet(manifest, folder, index_dir)
     return None
 
 
@@ -345,7 +361,7 @@ def only_version_folder(folder: pathlib.Path) -> pathlib.Path | None:
 def check_files(
     record_set: RecordSet, split_name: str, shard_indices: Sequence[int] | None = None
 ) -> None:
-    """Raises UserError if a shard or the offsets file has another size than it should.
+    """Raises UserError if a shard or the index file has another size than it should.
 
     Only the shards of these indices are checked; None stands for all.
     """
@@ -353,7 +369,7 @@ def check_files(
     indices = range(len(split.shards)) if shard_indices is None else shard_indices
     problems = [
         *(_problem_of_shard(record_set.records_dir, split.shards[i]) for i in indices),
-        _problem_of_offsets(record_set.index_dir, split),
+        _problem_of_index(record_set.index_dir, split),
     ]
     if problems := list(filter(None, problems)):
         raise UserError(
@@ -373,13 +389,13 @@ def _problem_of_shard(records_dir: pathlib.Path, shard: Shard) -> str | None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         return f"{shard.path} can't be read ({error.strerror})"
-    if num_bytes != shard.num_bytes:
+    if num_bytes != shard.num_bytes and not path.is_dir():  # A folder of images.
         return f"{shard.path} has {num_bytes:,} bytes; expected {shard.num_bytes:,}"
     return None
 
 
-def _problem_of_offsets(index_dir: pathlib.Path, split: Split) -> str | None:
-    name, num_examples = split.offsets_path, split.num_examples
+def _problem_of_index(index_dir: pathlib.Path, split: Split) -> str | None:
+    name, num_examples = split.index_path, split.num_examples
     try:
         shape = _map_array(index_dir / name).shape
     except (OSError, ValueError, EOFError) as error:
@@ -389,38 +405,45 @@ def _problem_of_offsets(index_dir: pathlib.Path, split: Split) -> str | None:
     return None
 
 
-def offsets_path(split_name: str) -> str:
-    """Returns the name of a split's offsets file in the index folder."""
-    return f"{split_name}-offsets.npy"
+def index_path(split_name: str) -> str:
+    """Returns the name of a split's index file in the index folder."""
+    return f"{split_name}-index.npy"
 
 
-def write_offsets(
-    index_dir: str | os.PathLike[str],
-    split_name: str,
-    offsets: npt.NDArray[np.int64],
+def write_index(
+    index_dir: str | os.PathLike[str], split_name: str, index: npt.NDArray[Any]
 ) -> tuple[str, str]:
-    """Writes a split's offsets file; returns its relative path and SHA-256.
+    """Writes a split's index file; returns its relative path and SHA-256.
 
-    `offsets` are the byte offsets of each record in its shard, `[num_examples]`. Raises
-    UserError if there is a file of this name that doesn't contain offsets.
+    `index` is `[num_examples]` of `RECORD_INDEX` or `image_index`. Raises UserError if
+    there is a file of this name that contains something else.
     """
     file = io.BytesIO()
-    np.save(file, np.asarray(offsets, np.int64), allow_pickle=False)
-    path = pathlib.Path(index_dir, offsets_path(split_name))
-    if os.path.lexists(path) and not _contains_offsets(path):
+    np.save(file, index, allow_pickle=False)
+    path = pathlib.Path(index_dir, index_path(split_name))
+    if os.path.lexists(path) and not _contains_index(path):
         raise UserError(
-            f"{path} must be written, but that file contains something else than"
-            " offsets; move it away and rerun the command"
+            f"{path} must be written, but that file contains something else than an"
+            " index of examples; move it away and rerun the command"
         )
     atomic_files.atomic_write_bytes(path, file.getvalue())
     return path.name, hashlib.sha256(file.getvalue()).hexdigest()
 
 
-def _contains_offsets(path: pathlib.Path) -> bool:
-    """Returns whether a file contains offsets, as that of an earlier index does."""
+def image_index_type(max_name_bytes: int) -> np.dtype[Any]:
+    """Returns the type of an index of images in place, with names of so many bytes.
+
+    `name` is that of an image file in the folder that is its shard; empty for a span of
+    a file.
+    """
+    return np.dtype([*_IMAGE_INDEX, ("name", f"S{max(1, max_name_bytes)}")])
+
+
+def _contains_index(path: pathlib.Path) -> bool:
+    """Returns whether a file contains an index, as that of an earlier conversion."""
     try:
         array = _map_array(path)
-        return bool(array.ndim == 1 and array.dtype == np.int64)
+        return bool(array.ndim == 1 and "class_index" in (array.dtype.names or ()))
     except (OSError, ValueError, EOFError, AttributeError):  # An .npz has no ndim.
         return False
 
@@ -430,29 +453,46 @@ def _map_array(path: pathlib.Path) -> Any:
     return np.load(path, mmap_mode="r")
 
 
-def read_offsets(record_set: RecordSet, split: Split) -> npt.NDArray[np.int64]:
-    """Returns the byte offset of each record in its shard, `[num_examples]`, int64.
+def read_index(record_set: RecordSet, split: Split) -> npt.NDArray[Any]:
+    """Returns the place and the class of each example, as `write_index` took them.
 
-    Raises UserError if the offsets file can't be read or isn't that of the manifest, or
-    a shard can't have records at these offsets.
+    Raises UserError if the index file can't be read or isn't that of the manifest, or
+    no examples can be at these places.
     """
-    path = record_set.index_dir / split.offsets_path
+    path = record_set.index_dir / split.index_path
+    contents = record_set.manifest
 
     def refused(problem: str) -> UserError:
-        return UserError(f"the offsets file {path} {problem}. {remedy(record_set)}")
+        return UserError(f"the index file {path} {problem}. {remedy(record_set)}")
 
+    expected = image_index_type(1) if contents.images_dir else RECORD_INDEX
+    most = expected.itemsize + (_MAX_PATH_BYTES if contents.images_dir else 0)
     try:
-        data = regular_file.read_bytes(path, 8 * split.num_examples + _MAX_NUMPY_HEADER)
+        data = regular_file.read_bytes(
+            path, most * split.num_examples + _MAX_NUMPY_HEADER
+        )
     except OSError as error:
         raise refused(f"can't be read ({error.strerror})") from error
-    if hashlib.sha256(data).hexdigest() != split.offsets_sha256:
+    if hashlib.sha256(data).hexdigest() != split.index_sha256:
         raise refused(f"has another SHA-256 than in {FILE_NAME}")
-    offsets: npt.NDArray[np.int64] = np.load(io.BytesIO(data), allow_pickle=False)
-    if offsets.shape != (split.num_examples,) or offsets.dtype != np.int64:
+    index: npt.NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
+    if (index.shape, index.dtype.names) != ((split.num_examples,), expected.names):
         raise refused(
-            f"must contain {split.num_examples} values of type int64; it contains"
-            f" {offsets.dtype} of shape {offsets.shape}"
+            f"must contain {split.num_examples} entries of {expected.names}; it"
+            f" contains {index.dtype} of shape {index.shape}"
         )
+    wrong = (_wrong_spans if contents.images_dir else _wrong_offsets)(index, split)
+    if len(wrong):
+        raise refused(
+            f"contradicts {FILE_NAME}: the offsets of {split.shards[wrong[0]].path}"
+            " must rise from 0 and be less than its size"
+        )
+    return index
+
+
+def _wrong_offsets(index: npt.NDArray[Any], split: Split) -> npt.NDArray[np.int64]:
+    """Returns the shards that can't have records at the offsets of the index."""
+    offsets = index["offset"]
     ends = np.cumsum([shard.num_records for shard in split.shards])
     begins = np.concatenate([[0], ends[:-1]])
     rises = np.ones(len(offsets), bool)
@@ -460,17 +500,30 @@ def read_offsets(record_set: RecordSet, split: Split) -> npt.NDArray[np.int64]:
     rises[begins] = offsets[begins] == 0
     sizes = np.array([shard.num_bytes for shard in split.shards], np.int64)
     is_good = np.logical_and.reduceat(rises, begins) & (offsets[ends - 1] < sizes)
-    if not is_good.all():
-        raise refused(
-            f"contradicts {FILE_NAME}: the offsets of"
-            f" {split.shards[is_good.argmin()].path} must rise from 0 and be less than"
-            " its size"
-        )
-    return offsets
+    return np.flatnonzero(~is_good)
 
 
-def shard_of_example(split: Split) -> npt.NDArray[np.int32]:
-    """Returns the index of each example's shard, `[num_examples]`, int32."""
+def _wrong_spans(index: npt.NDArray[Any], split: Split) -> npt.NDArray[np.int64]:
+    """Returns the shards in which images can't be where the index has them."""
+    shards = np.clip(index["shard"], 0, len(split.shards) - 1)
+    sizes = np.array([shard.num_bytes for shard in split.shards], np.int64)[shards]
+    is_good = (shards == index["shard"]) & (index["offset"] >= 0)
+    is_good &= (index["num_bytes"] > 0) & (
+        index["num_bytes"] <= sizes - index["offset"]
+    )
+    return np.unique(shards[~is_good])
+
+
+def shard_of_example(
+    split: Split, index: npt.NDArray[Any] | None = None
+) -> npt.NDArray[np.int32]:
+    """Returns the index of each example's shard, `[num_examples]`, int32.
+
+    Without the index, they are those of records.
+    """
+    if index is not None and "shard" in (index.dtype.names or ()):
+        shards: npt.NDArray[np.int32] = index["shard"]
+        return shards
     indices = np.arange(len(split.shards), dtype=np.int32)
     return np.repeat(indices, [shard.num_records for shard in split.shards])
 
@@ -496,6 +549,11 @@ def cache() -> pathlib.Path:
 
 def remedy(record_set: RecordSet) -> str:
     """Returns the advice for files that don't match the manifest."""
+    if record_set.manifest.images_dir:
+        return (
+            "If the images were changed on purpose, or moved, delete"
+            f" {record_set.index_dir} and make the index again."
+        )
     if "indexed" not in record_set.manifest.source:
         return "Copy the record set again or convert it again."
     index = record_set.index_dir

@@ -5,13 +5,13 @@ import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from data_prep import worker_processes
-from data_prep.records import image_encoding, manifest, tf_example, tfrecord
+from data_prep.records import image_encoding, in_place, manifest, tf_example, tfrecord
 from data_prep.records.manifest import Manifest, RecordSet, Shard
 from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from resnet.base import regular_file
@@ -43,7 +43,7 @@ class _Job:
     split_name: str
     path: str
     shard: Shard
-    offsets: npt.NDArray[np.int64] | None  # Of each record; None if unknown.
+    index: npt.NDArray[Any] | None  # The part of the shard; None if unknown.
     contents: Manifest
 
 
@@ -65,25 +65,23 @@ def verify(
     counts = {}
     for name, split in contents.splits.items():
         counts[name] = np.zeros(len(contents.class_names), np.int64)
-        offsets = None
+        index = None
         try:
-            offsets = manifest.read_offsets(record_set, split)
+            index = manifest.read_index(record_set, split)
         except UserError as error:
-            path = record_set.index_dir / split.offsets_path
+            path = record_set.index_dir / split.index_path
             problems.append(Problem(str(path), None, str(error)))
-        begin = 0
-        for shard in split.shards:
-            end = begin + shard.num_records
+        shard_of_example = manifest.shard_of_example(split, index)
+        for number, shard in enumerate(split.shards):
             jobs.append(
                 _Job(
                     split_name=name,
                     path=str(record_set.records_dir / shard.path),
                     shard=shard,
-                    offsets=None if offsets is None else offsets[begin:end],
+                    index=None if index is None else index[shard_of_example == number],
                     contents=dataclasses.replace(contents, splits={}),
                 )
             )
-            begin = end
 
     def take(result: tuple[_Job, list[Problem], npt.NDArray[np.int64]]) -> None:
         job, problems_of_shard, label_counts = result
@@ -125,6 +123,9 @@ def _check_shard(job: _Job) -> tuple[_Job, list[Problem], npt.NDArray[np.int64]]
     def note(what: str, offset: int | None = None) -> None:
         problems.append(Problem(job.path, offset, what))
 
+    if job.contents.images_dir:
+        _check_images(job, note, counts)
+        return job, problems, counts
     try:
         with regular_file.open_regular(job.path) as file:
             num_bytes = os.fstat(file.fileno()).st_size
@@ -146,6 +147,22 @@ def _check_shard(job: _Job) -> tuple[_Job, list[Problem], npt.NDArray[np.int64]]
     return job, problems, counts
 
 
+def _check_images(
+    job: _Job,
+    note: Callable[[str, int | None], None],
+    counts: npt.NDArray[np.int64],
+) -> None:
+    """Checks the images in place of a shard: their bytes and their ends."""
+    for entry in () if job.index is None else job.index:
+        try:
+            encoded = in_place.read(job.path, entry)
+            _check_end(job.contents, encoded)
+        except (OSError, ValueError) as error:
+            note(f"{in_place.name_of(entry)}: {error}", int(entry["offset"]))
+        else:
+            counts[entry["class_index"]] += 1
+
+
 def _check_records(
     job: _Job,
     file: BinaryIO,
@@ -155,13 +172,13 @@ def _check_records(
     """Checks all records of a shard and returns the SHA-256 of their bytes."""
     digest = hashlib.sha256()
     num_bytes = os.fstat(file.fileno()).st_size
-    if job.offsets is None:
+    if job.index is None:
         bounds = [*_follow_lengths(file), num_bytes]
         if (num_records := len(bounds) - 1) != job.shard.num_records:
             expected = f"expected {job.shard.num_records:,}"
             note(f"it has {num_records:,} records; {expected}", None)
     else:
-        bounds = [*job.offsets.tolist(), job.shard.num_bytes]
+        bounds = [*job.index["offset"].tolist(), job.shard.num_bytes]
     for offset, end in itertools.pairwise(bounds):
         length = max(0, min(end, num_bytes) - offset)
         if length > _MAX_RECORD_BYTES:
@@ -216,8 +233,13 @@ def _check_record(contents: Manifest, record: bytes) -> int:
                 f" {contents.first_label + class_index:,} is that of"
                 f" {contents.class_names[class_index]!r}"
             )
+    _check_end(contents, encoded)
+    return class_index
+
+
+def _check_end(contents: Manifest, encoded: bytes) -> None:
+    """Raises an error if an image can't be decoded, unless it ends as it should."""
     if not encoded.endswith(_IMAGE_ENDS[contents.image_format]):  # Some are good.
         is_png = contents.image_format == "png"
         decode = image_encoding.to_png if is_png else image_encoding.to_jpeg
         decode(encoded, "its image")
-    return class_index

@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from data_prep.records import tf_example, tfrecord
 from resnet.base.errors import UserError
 from resnet.data import decoding
 from resnet.data.record_files import RecordFiles
@@ -125,16 +124,14 @@ def describe_corruption(records: RecordFiles, example: int) -> str | None:
     Raises UserError without a file that can be read, RuntimeError if it can't be now.
     """
     path = records.paths[records.file_of_example[example]]
-    offset = int(records.offset_of_example[example])
     try:
-        features = tf_example.parse_example(tfrecord.read_at(path, offset))
-        _, encoded = records.label_and_image(features)
+        encoded, _ = records.read(example)
         original = decoding.original_of(tf.constant(encoded), records.image_format)
         decoding.decoded(original)
         return None
     except OSError as error:
         reason = error.strerror or os.strerror(error.errno or 0)
-        message = f"the record file {path} can't be read ({reason});"
+        message = f"{error.filename or path} can't be read ({reason});"
         if isinstance(error, _LASTING_ERRORS) or error.errno == errno.EINVAL:
             raise UserError(f"{message} put it back") from error
         raise RuntimeError(
@@ -144,4 +141,4 @@ def describe_corruption(records: RecordFiles, example: int) -> str | None:
         fault = str(error)
     except tf.errors.OpError as error:
         fault = f"its image can't be decoded ({error.message})"
-    return f"the record at byte {offset} of {path} is corrupt: {fault}"
+    return f"{records.place_of(example)} is corrupt: {fault}"

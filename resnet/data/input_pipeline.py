@@ -15,7 +15,7 @@ from resnet.data import decoding, example_order
 from resnet.data.augmentation import mixing, preprocessing
 from resnet.data.augmentation.preprocessing import Normalization
 from resnet.data.corrupt_records import Replacements
-from resnet.data.record_files import ExampleShard, RecordFiles, read_example
+from resnet.data.record_files import ExampleShard, RecordFiles, read_example, read_image
 
 PREFETCHED_BATCHES = 2
 
@@ -30,8 +30,10 @@ class ToRead(NamedTuple):
     mask: tf.Tensor  # `[size]` bool; False where an example pads or replaces another.
     seeds: tf.Tensor  # Of their augmentation, `[size, 2]` int64.
     flips: tf.Tensor  # `[size]` bool; whether each is flipped if flips alternate.
-    paths: tf.Tensor  # Of their record files, `[size]` string.
-    offsets: tf.Tensor  # In these files in bytes, `[size]` int64.
+    paths: tf.Tensor  # Of their files, `[size]` string.
+    # Their offsets in bytes and their classes in the set and, of images in place, their
+    # bytes and checksums: `[size, 2]` or `[size, 4]` int64.
+    places: tf.Tensor
 
 
 class Batch(NamedTuple):
@@ -305,12 +307,23 @@ def _evaluated(
 def _locations(
     records: RecordFiles,
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """Returns a function from examples to the paths and offsets of their records."""
+    """Returns a function from examples to the paths of their files and their places."""
+    index = records.index
     paths, files = tf.constant(records.paths), tf.constant(records.file_of_example)
-    offsets = tf.constant(records.offset_of_example)
+    columns = ["offset", "class_index"]
+    columns += ["num_bytes", "crc32c"] * records.is_in_place
+    places = tf.constant(
+        np.stack([index[name] for name in columns], 1).astype(np.int64)
+    )
+    names = None
+    if records.is_in_place and index["name"].any():
+        names = tf.constant(index["name"])
 
     def of(example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.gather(paths, tf.gather(files, example)), tf.gather(offsets, example)
+        path = tf.gather(paths, tf.gather(files, example))
+        if names is not None:
+            path = tf.strings.join([path, tf.gather(names, example)], "/")
+        return path, tf.gather(places, example)
 
     return of
 
@@ -321,9 +334,13 @@ def _load_example(
     """Returns an example's image, as `preprocessing` takes it, and its int32 label."""
 
     def read() -> tuple[tf.Tensor, tf.Tensor]:
-        encoded, label = read_example(
-            what.paths, what.offsets, records.image_key, records.label_key
-        )
+        if records.is_in_place:
+            encoded = read_image(what.paths, tf.gather(what.places, [0, 2, 3]))
+            label = what.places[1]
+        else:
+            encoded, label = read_example(
+                what.paths, what.places[0], records.image_key, records.label_key
+            )
         original = decoding.original_of(encoded, records.image_format)
         return original if cache is None else decoding.decoded(original), label
 

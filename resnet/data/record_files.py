@@ -1,13 +1,14 @@
-"""Random access into the TFRecord files of a data set, inside the graph."""
+"""Random access into the files of a data set, inside the graph."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
-from data_prep.records import manifest
+from data_prep.records import in_place, manifest, tf_example, tfrecord
 from data_prep.records.manifest import RecordSet
 from data_prep.records.tf_example import RecordForm
 from resnet import native
@@ -15,14 +16,14 @@ from resnet import native
 
 @dataclass(frozen=True, kw_only=True)
 class RecordFiles(RecordForm):
-    """The records of one split, or of a part of it: their locations and their form.
+    """The examples of one split, or of a part of it: their places and their form.
 
     The arrays are `[num_examples]`.
     """
 
-    paths: tuple[str, ...]  # Of the record files.
+    paths: tuple[str, ...]  # Of the record files or, in place, as `manifest.Shard`.
     file_of_example: np.ndarray  # The index of the file in `paths`, int32.
-    offset_of_example: np.ndarray  # Of the record in its file in bytes, int64.
+    index: np.ndarray  # Of the type of the set's index (`manifest.read_index`).
     number_of_example: np.ndarray  # In the whole split, int64.
     # The class in the run of each class of the set, by its index; empty: the same.
     class_indices: tuple[int, ...] = ()
@@ -30,7 +31,36 @@ class RecordFiles(RecordForm):
     @property
     def num_examples(self) -> int:
         """The number of examples."""
-        return len(self.offset_of_example)
+        return len(self.index)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the files are those of the images, rather than records."""
+        return "crc32c" in (self.index.dtype.names or ())
+
+    def place_of(self, example: int) -> str:
+        """Returns the place of an example for messages."""
+        entry, path = self.index[example], self.paths[self.file_of_example[example]]
+        if not self.is_in_place:
+            return f"the record at byte {entry['offset']} of {path}"
+        where = f"at byte {entry['offset']} of " * (not entry["name"])
+        return f"the image {where}{in_place.path_of(path, entry)}"
+
+    def read(self, example: int) -> tuple[bytes, str]:
+        """Returns the encoded image of an example, and its file name if it is stored.
+
+        Raises OSError as files do, ValueError if the example is corrupt.
+        """
+        entry, path = self.index[example], self.paths[self.file_of_example[example]]
+        if self.is_in_place:
+            return in_place.read(path, entry), in_place.name_of(entry)
+        record = tfrecord.read_at(path, int(entry["offset"]))
+        features = tf_example.parse_example(record)
+        _, encoded = self.label_and_image(features)
+        try:
+            return encoded, tf_example.text_of(features, tf_example.FILENAME)
+        except ValueError:  # Sets of others needn't have the feature.
+            return encoded, ""
 
     def classes_of(self, labels: tf.Tensor) -> tf.Tensor:
         """Returns the class indices, int32, of int64 labels as stored."""
@@ -48,7 +78,7 @@ class RecordFiles(RecordForm):
         return dataclasses.replace(
             self,
             file_of_example=self.file_of_example[chosen],
-            offset_of_example=self.offset_of_example[chosen],
+            index=self.index[chosen],
             number_of_example=self.number_of_example[chosen],
         )
 
@@ -66,10 +96,11 @@ def open_split(
     if class_names and class_names != contents.class_names:
         indices = {name: index for index, name in enumerate(class_names)}
         class_indices = tuple(indices[name] for name in contents.class_names)
+    index = manifest.read_index(record_set, split)
     return RecordFiles(
         paths=tuple(str(record_set.records_dir / shard.path) for shard in split.shards),
-        file_of_example=manifest.shard_of_example(split),
-        offset_of_example=manifest.read_offsets(record_set, split),
+        file_of_example=manifest.shard_of_example(split, index),
+        index=index,
         number_of_example=np.arange(split.num_examples, dtype=np.int64),
         first_label=contents.first_label,
         class_names=contents.class_names,
@@ -109,6 +140,26 @@ def read_with_stock_ops(
         },
     )
     return features[image_key], features[label_key]
+
+
+def read_image(path: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+    """Returns an encoded image in place, a string scalar.
+
+    `place` has the offset, the number of bytes and the CRC32C, int64 `[3]`. Other bytes
+    than those of the index raise an error.
+    """
+    offset, num_bytes, checksum = tf.unstack(place, num=3)
+    if ops := native.ops():
+        return ops.resnet_read_image(path, offset, num_bytes, checksum)
+
+    def read(path: bytes, offset: int, num_bytes: int, checksum: int) -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            encoded = os.pread(file.fileno(), num_bytes, offset)
+        in_place.check(encoded, num_bytes, checksum)
+        return encoded
+
+    inputs = [path, offset, num_bytes, checksum]
+    return tf.ensure_shape(tf.numpy_function(read, inputs, tf.string), [])
 
 
 class _RecordsFrom(tf.data.Dataset):

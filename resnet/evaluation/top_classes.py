@@ -12,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from PIL import Image
 
-from data_prep.records import image_encoding, tf_example, tfrecord
+from data_prep.records import image_encoding
 from resnet.base.errors import UserError
 from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
@@ -130,18 +130,11 @@ def _images(
 
 
 def _image(records: RecordFiles, index: int, example: int) -> WrongImage | None:
-    path = records.paths[records.file_of_example[index]]
-    offset = int(records.offset_of_example[index])
     try:
-        features = tf_example.parse_example(tfrecord.read_at(path, offset))
-        jpeg = _small_jpeg(tf_example.bytes_of(features, records.image_key))
+        encoded, name = records.read(index)
+        return WrongImage(example, name, _small_jpeg(encoded))
     except _UNREADABLE:
         return None  # The evaluation has read it, and named it if it is corrupt.
-    try:
-        name = tf_example.text_of(features, tf_example.FILENAME)
-    except ValueError:  # Sets of others needn't have the feature.
-        name = ""
-    return WrongImage(example, name, jpeg)
 
 
 def _small_jpeg(encoded: bytes) -> bytes:

@@ -1,8 +1,9 @@
-// A TensorFlow op that reads the image and label of one record in a TFRecord file, given
-// its byte offset.
+// TensorFlow ops that read the image and label of one record in a TFRecord file, given
+// its byte offset, or an image in any file, given also its size and its checksum.
 //
-// The reference implementation is record_files.read_with_stock_ops. This op does two
-// preads, checks both checksums, and walks over the fields of the serialized Example.
+// The reference implementation of the first is record_files.read_with_stock_ops. The op
+// does two preads, checks both checksums, and walks over the fields of the serialized
+// Example.
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -283,9 +284,80 @@ bool ParseExample(const char* data, size_t size, const std::string& image_key,
   return !example.broken();
 }
 
-class ReadExampleOp : public Op {
+// An op that reads a part of a file, which its messages name `what`.
+class ReadOp : public Op {
+ protected:
+  ReadOp(OpKernelConstruction* context, const char* what) : Op(context), what_(what) {}
+
+  // Opens the file that has this name now.
+  absl::Status Open(const std::string& path, int64_t offset, std::shared_ptr<File>* file,
+                    struct stat* status) {
+    const absl::Status opened = files_->Get(path, file);
+    if (!opened.ok()) return opened;
+    if (fstat((*file)->descriptor(), status) != 0) return ReadError(path, offset);
+    if (status->st_nlink == 0) {  // Another file may have its name now.
+      files_->Forget(path, *file);
+      std::shared_ptr<File> replacement;
+      if (files_->Get(path, &replacement).ok()) *file = replacement;
+      if (fstat((*file)->descriptor(), status) != 0) return ReadError(path, offset);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Corrupt(const std::string& path, int64_t offset, const char* why) const {
+    return absl::DataLossError(
+        absl::StrCat("the ", what_, " at byte ", offset, " of ", path, " is corrupt: ", why));
+  }
+  absl::Status ReadError(const std::string& path, int64_t offset) const {
+    return absl::UnknownError(absl::StrCat("the ", what_, " at byte ", offset, " of ", path,
+                                           " can't be read (", strerror(errno), ")"));
+  }
+
+ private:
+  const char* const what_;
+  const std::shared_ptr<OpenFiles> files_ = OpenFiles::OfProcess();
+};
+
+class ReadImageOp : public ReadOp {
  public:
-  explicit ReadExampleOp(OpKernelConstruction* context) : Op(context) {
+  explicit ReadImageOp(OpKernelConstruction* context) : ReadOp(context, "image") {}
+
+  void Run(OpKernelContext* context) override {
+    for (int i = 0; i < 4; ++i) {
+      OP_REQUIRES(context, context->input(i).dims() == 0,
+                  absl::InvalidArgumentError(absl::StrCat(
+                      "each input must be a scalar; number ", i, " has the shape ",
+                      context->input(i).shape().DebugString())));
+    }
+    const std::string path(context->input(0).scalar<tstring>()());
+    const int64_t offset = context->input(1).scalar<int64_t>()();
+    const int64_t size = context->input(2).scalar<int64_t>()();
+    const int64_t checksum = context->input(3).scalar<int64_t>()();
+
+    struct stat status;
+    std::shared_ptr<File> file;
+    OP_REQUIRES_OK(context, Open(path, offset, &file, &status));
+    // Checked before allocation, because the file can have changed.
+    OP_REQUIRES(context,
+                offset >= 0 && size >= 0 && offset <= status.st_size &&
+                    size <= status.st_size - offset,
+                Corrupt(path, offset, "the file ends inside the image"));
+    Tensor* image = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &image));
+    tstring& data = image->scalar<tstring>()();
+    data.resize_uninitialized(size);
+    const ssize_t got = ReadFully(file->descriptor(), data.mdata(), size, offset);
+    OP_REQUIRES(context, got >= 0, ReadError(path, offset));
+    OP_REQUIRES(context, got == size,
+                Corrupt(path, offset, "the file ends inside the image"));
+    OP_REQUIRES(context, tensorflow::crc32c::Value(data.data(), size) == checksum,
+                Corrupt(path, offset, "its checksum doesn't match that of the index"));
+  }
+};
+
+class ReadExampleOp : public ReadOp {
+ public:
+  explicit ReadExampleOp(OpKernelConstruction* context) : ReadOp(context, "record") {
     OP_REQUIRES_OK(context, context->GetAttr("image_key", &image_key_));
     OP_REQUIRES_OK(context, context->GetAttr("label_key", &label_key_));
   }
@@ -301,16 +373,7 @@ class ReadExampleOp : public Op {
 
     struct stat status;
     std::shared_ptr<File> file;
-    OP_REQUIRES_OK(context, files_->Get(path, &file));
-    OP_REQUIRES(context, fstat(file->descriptor(), &status) == 0,
-                ReadError(path, offset));
-    if (status.st_nlink == 0) {  // Another file may have its name now.
-      files_->Forget(path, file);
-      std::shared_ptr<File> replacement;
-      if (files_->Get(path, &replacement).ok()) file = replacement;
-      OP_REQUIRES(context, fstat(file->descriptor(), &status) == 0,
-                  ReadError(path, offset));
-    }
+    OP_REQUIRES_OK(context, Open(path, offset, &file, &status));
     char header[kHeaderBytes];
     ssize_t got = ReadFully(file->descriptor(), header, kHeaderBytes, offset);
     OP_REQUIRES(context, got >= 0, ReadError(path, offset));
@@ -358,19 +421,8 @@ class ReadExampleOp : public Op {
   }
 
  private:
-  static absl::Status Corrupt(const std::string& path, int64_t offset,
-                              const char* what) {
-    return absl::DataLossError(absl::StrCat("the record at byte ", offset, " of ", path,
-                                            " is corrupt: ", what));
-  }
-  static absl::Status ReadError(const std::string& path, int64_t offset) {
-    return absl::UnknownError(absl::StrCat("the record at byte ", offset, " of ", path,
-                                           " can't be read (", strerror(errno), ")"));
-  }
-
   std::string image_key_;
   std::string label_key_;
-  const std::shared_ptr<OpenFiles> files_ = OpenFiles::OfProcess();
 };
 
 REGISTER_OP("ResnetReadExample")
@@ -390,6 +442,24 @@ REGISTER_OP("ResnetReadExample")
       return absl::OkStatus();
     });
 
+REGISTER_OP("ResnetReadImage")
+    .Input("path: string")
+    .Input("offset: int64")
+    .Input("num_bytes: int64")
+    .Input("crc32c: int64")
+    .Output("encoded: string")
+    .SetIsStateful()  // A file's content isn't constant.
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      tensorflow::shape_inference::ShapeHandle scalar;
+      for (int i = 0; i < 4; ++i) {
+        TF_RETURN_IF_ERROR(context->WithRank(context->input(i), 0, &scalar));
+      }
+      context->set_output(0, context->Scalar());
+      return absl::OkStatus();
+    });
+
+REGISTER_KERNEL_BUILDER(Name("ResnetReadImage").Device(tensorflow::DEVICE_CPU),
+                        ReadImageOp);
 REGISTER_KERNEL_BUILDER(Name("ResnetReadExample").Device(tensorflow::DEVICE_CPU),
                         ReadExampleOp);
 

@@ -7,6 +7,7 @@ settings, leads to. docs/admins.md says what each test shows.
 """
 
 import json
+import shlex
 from pathlib import Path
 
 import reframe as rfm
@@ -19,7 +20,8 @@ from reframe.core.builtins import (
     variable,
 )
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+# For the shell in which ReFrame runs the programs.
+REPOSITORY = shlex.quote(str(Path(__file__).resolve().parents[2]))
 
 
 class Job(rfm.RunOnlyRegressionTest):

@@ -9,7 +9,6 @@ import itertools
 import os
 import pathlib
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -194,13 +193,13 @@ def put_record_in() -> Callable[..., Any]:
         path = folder / f"record-{len(records.paths)}"
         path.write_bytes(b"other" + content)
         files = records.file_of_example.copy()
-        offsets = records.offset_of_example.copy()
-        files[example], offsets[example] = len(records.paths), 5
+        index = records.index.copy()
+        files[example], index["offset"][example] = len(records.paths), 5
         return dataclasses.replace(
             records,
             paths=(*records.paths, str(path)),
             file_of_example=files,
-            offset_of_example=offsets,
+            index=index,
         )
 
     return put_record_in
@@ -255,7 +254,7 @@ def _read_split(record_set: RecordSet, split_name: str) -> list[tuple[int, bytes
     """Returns label, counted from 0, and image of each record, in order."""
     contents = record_set.manifest
     split = contents.splits[split_name]
-    offsets = manifest.read_offsets(record_set, split)
+    offsets = manifest.read_index(record_set, split)["offset"]
     found = []
     for shard, offset in zip(manifest.shard_of_example(split), offsets, strict=True):
         path = record_set.records_dir / split.shards[shard].path
@@ -306,7 +305,7 @@ def _write_tiny_set(
                 num_bytes=len(content),
                 sha256=hashlib.sha256(content).hexdigest(),
                 offsets=offsets,
-                class_counts=list(Counter(labels[begin:end]).items()),
+                class_indices=labels[begin:end],
             )
         )
     written = class_mixing.write_split(folder, split, contents, len(class_names))

@@ -326,10 +326,10 @@ def test_a_failed_closure_names_the_corrupt_record_wherever_its_error_is_raised(
 ):
     record_set = manifest.load(str(numbered_set), "train")
     records = record_files.open_split(record_set, "train")
-    offsets = records.offset_of_example.copy()
-    offsets[2] = 10**6
+    index = records.index.copy()
+    index["offset"][2] = 10**6
     training = object.__new__(AsyncTraining)
-    training._records = dataclasses.replace(records, offset_of_example=offsets)
+    training._records = dataclasses.replace(records, index=index)
     training._examples = {0: tf.constant([0, 1]), 1: tf.constant([2, 3])}
 
     def fail(*args: object) -> None:

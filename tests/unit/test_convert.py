@@ -186,7 +186,7 @@ def test_strangers_are_refused_and_leftovers_removed(begun):
     "stranger",
     [
         "train/train-00000-of-00003",
-        "validation-offsets.npy",
+        "validation-index.npy",
         "validation-00000-of-00004",
         ".conversion/notes",
         "dataset_info.json",

@@ -149,8 +149,9 @@ def test_a_hundredth_of_what_was_read_is_skipped_in_addition_to_ten(
     one = put_record(records, 0, FLIPPED)
     files = np.full(2000, 1, np.int32)
     files[: limit + 1] = 3
-    offsets = np.where(files == 3, 5, 0)
-    large = dataclasses.replace(one, file_of_example=files, offset_of_example=offsets)
+    index = np.zeros(2000, one.index.dtype)
+    index["offset"] = np.where(files == 3, 5, 0)
+    large = dataclasses.replace(one, file_of_example=files, index=index)
     known = CorruptRecords(large, "skip")
     assert known.detect(np.arange(limit), num_read)
     with pytest.raises(UserError, match=rf"at most {limit} .* but {limit + 1} were"):

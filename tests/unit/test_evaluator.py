@@ -216,7 +216,7 @@ def first_of(records: RecordFiles, num_examples: int) -> RecordFiles:
     return dataclasses.replace(
         records,
         file_of_example=records.file_of_example[:num_examples],
-        offset_of_example=records.offset_of_example[:num_examples],
+        index=records.index[:num_examples],
         number_of_example=records.number_of_example[:num_examples],
     )
 

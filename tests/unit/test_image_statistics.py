@@ -100,7 +100,7 @@ def test_only_the_first_images_count(make_config, records, monkeypatch):
 def decoded(records: RecordFiles, example: int) -> np.ndarray:
     path = records.paths[records.file_of_example[example]]
     with open(path, "rb") as file:
-        file.seek(int(records.offset_of_example[example]))
+        file.seek(int(records.index["offset"][example]))
         length = int.from_bytes(file.read(8), "little")
         file.read(4)
         record = file.read(length)

@@ -133,7 +133,7 @@ def test_records_beside_a_finished_set_are_a_set_of_their_own(tmp_path, write_ti
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(indexing.tf_example, "scan_file"), (manifest, "write_offsets")],
+    [(indexing.tf_example, "scan_file"), (manifest, "write_index")],
 )
 def test_a_manifest_that_appears_during_the_scan_or_the_writing_is_kept(
     tmp_path, monkeypatch, module, name
@@ -167,7 +167,7 @@ def test_a_set_of_ours_without_its_manifest_is_indexed_as_it_was(
     assert (again.manifest.class_names, again.manifest.first_label) == (names, 1)
     splits = again.manifest.splits["train"], before.splits["train"]
     assert splits[0].label_counts == splits[1].label_counts
-    assert splits[0].offsets_sha256 == splits[1].offsets_sha256
+    assert splits[0].index_sha256 == splits[1].index_sha256
     assert read_split(again, "train") == list(zip(labels, images, strict=True))
 
 

@@ -21,8 +21,8 @@ def example_manifest() -> manifest.Manifest:
             manifest.Shard("train/train-00001-of-00002", 1, 10, "b" * 64, 0.0),
         ),
         label_counts=(1, 2),
-        offsets_path="train-offsets.npy",
-        offsets_sha256="c" * 64,
+        index_path="train-index.npy",
+        index_sha256="c" * 64,
         skipped_images=(manifest.SkippedImage("cat/1.jpg", "it is empty"),),
     )
     return manifest.Manifest(
@@ -43,11 +43,17 @@ def converted_set(tmp_path):
     return root
 
 
+def index_of(offsets):
+    index = np.zeros(len(offsets), manifest.RECORD_INDEX)
+    index["offset"] = offsets
+    return index
+
+
 def write_set(records_dir, index_dir, **source):
     name = "train/train-0000{}-of-00002".format
     contents = [
-        ShardContent(name(0), 20, "a" * 64, [0, 10], [(0, 1), (1, 1)]),
-        ShardContent(name(1), 10, "b" * 64, [0], [(1, 1)]),
+        ShardContent(name(0), 20, "a" * 64, [0, 10], [0, 1]),
+        ShardContent(name(1), 10, "b" * 64, [0], [1]),
     ]
     for shard in contents:
         (records_dir / shard.path).write_bytes(bytes(shard.num_bytes))
@@ -114,9 +120,10 @@ def every_place(value, place=()):
 
 
 # What these should be is only known to who reads the records.
-ANY_TEXT = {"sha256", "offsets_sha256", "image_key", "label_key", "name", "reason"}
+ANY_TEXT = {"sha256", "index_sha256", "image_key", "label_key", "name", "reason"}
 HARMLESS = [("class_descriptions", []), ("skipped_images", [])]
 OPTIONAL = {
+    "images_dir",
     *("class_descriptions", "skipped_images"),
     *("image_key", "label_key", "image_format", "median_side"),
 }
@@ -147,7 +154,7 @@ FIRST = (*TRAIN, "shards", 0)
         (("class_names",), ["cat", "cat"], "'cat' more than once"),
         (("label_key",), "\ud800", "can't be a name"),
         ((*TRAIN, "label_counts"), [1, 1], "add up to 2 examples, its shards to 3"),
-        ((*TRAIN, "offsets_path"), "a\0b", "must be inside the set"),
+        ((*TRAIN, "index_path"), "a\0b", "must be inside the set"),
         ((*FIRST, "path"), "train/\ud800", "must be inside the set"),
         ((*FIRST, "path"), "train/train-00001-of-00002", "more than once"),
         ((*FIRST, "num_bytes"), 10**30, "num_bytes"),
@@ -215,10 +222,10 @@ def test_a_manifest_is_never_replaced(converted_set):
 
 @pytest.mark.parametrize("content", [b"", b"not of NumPy", b"\x93NUMPY"])
 def test_a_file_that_only_has_the_name_of_the_offsets_is_kept(tmp_path, content):
-    (tmp_path / "train-offsets.npy").write_bytes(content)
-    with pytest.raises(UserError, match="contains something else than offsets"):
-        manifest.write_offsets(tmp_path, "train", np.array([0]))
-    assert (tmp_path / "train-offsets.npy").read_bytes() == content
+    (tmp_path / "train-index.npy").write_bytes(content)
+    with pytest.raises(UserError, match="contains something else than an index"):
+        manifest.write_index(tmp_path, "train", index_of([0]))
+    assert (tmp_path / "train-index.npy").read_bytes() == content
 
 
 def test_the_check_finds_a_shard_that_may_not_be_read(converted_set, monkeypatch):
@@ -229,7 +236,7 @@ def test_the_check_finds_a_shard_that_may_not_be_read(converted_set, monkeypatch
         manifest.check_files(record_set, "train")
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "train-offsets.npy"])
+@pytest.mark.parametrize("name", ["manifest.json", "train-index.npy"])
 def test_a_pipe_in_place_of_a_file_is_refused(converted_set, name):
     (converted_set / name).unlink()
     os.mkfifo(converted_set / name)
@@ -249,7 +256,7 @@ def test_the_check_names_the_first_bad_file_and_counts_them(converted_set):
     manifest.check_files(loaded, "train", [])
 
     first.unlink()
-    manifest.write_offsets(converted_set, "train", np.array([0, 10]))
+    manifest.write_index(converted_set, "train", index_of([0, 10]))
     with pytest.raises(UserError, match=r"2 of the 3 .*00002 can't be read \(No such"):
         manifest.check_files(loaded, "train")
     with pytest.raises(UserError, match=r"1 of the 2 .*\(2,\); expected \(3,\)"):
@@ -275,23 +282,23 @@ def test_a_stale_index_is_to_be_removed(tmp_path):
 )
 def test_offsets_at_which_no_records_can_be_are_refused(converted_set, offsets):
     record_set = manifest.load(str(converted_set), "train")
-    path, sha256 = manifest.write_offsets(converted_set, "train", np.array(offsets))
+    path, sha256 = manifest.write_index(converted_set, "train", index_of(offsets))
     split = dataclasses.replace(
-        record_set.manifest.splits["train"], offsets_path=path, offsets_sha256=sha256
+        record_set.manifest.splits["train"], index_path=path, index_sha256=sha256
     )
     with pytest.raises(UserError, match=r"contradicts manifest\.json: the offsets of"):
-        manifest.read_offsets(record_set, split)
+        manifest.read_index(record_set, split)
 
 
 def test_changed_offsets_are_refused(converted_set):
     loaded = manifest.load(str(converted_set), "train")
     split = loaded.manifest.splits["train"]
-    path = converted_set / split.offsets_path
+    path = converted_set / split.index_path
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(UserError, match="has another SHA-256 than in manifest"):
-        manifest.read_offsets(loaded, split)
+        manifest.read_index(loaded, split)
     path.unlink()
     with pytest.raises(UserError, match="can't be read"):
-        manifest.read_offsets(loaded, split)
+        manifest.read_index(loaded, split)

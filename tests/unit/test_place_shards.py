@@ -56,7 +56,7 @@ def test_the_files_of_a_node_are_printed_one_a_line(converted):
     done = run(place_shards, f"--data_dir={converted}", *flags)
     assert done.returncode == 0, done.stderr
     names = done.stdout.splitlines()
-    assert names[:2] == ["manifest.json", "train-offsets.npy"]
+    assert names[:2] == ["manifest.json", "train-index.npy"]
     assert names[2:] == ["train/train-00001-of-00003", "train/train-00002-of-00003"]
     assert all((converted / name).is_file() for name in names)
 

@@ -22,7 +22,7 @@ def test_an_index_may_lie_in_another_folder_than_the_records(numbered_set):
     records = record_files.open_split(elsewhere, "train")
     assert records.paths[2] == "/records/train/train-00002-of-00003"
     assert records.file_of_example.tolist() == [0] * 5 + [1] * 4 + [2] * 4
-    assert records.offset_of_example[[0, 5, 9]].tolist() == [0, 0, 0]
+    assert records.index["offset"][[0, 5, 9]].tolist() == [0, 0, 0]
 
 
 def test_labels_become_those_of_the_classes_of_a_run_by_their_names(numbered_set):
@@ -44,7 +44,7 @@ def test_some_of_the_files_hold_a_part_that_keeps_its_numbers(numbered_set):
     assert part.num_examples == 9
     assert part.number_of_example.tolist() == kept
     assert part.file_of_example.tolist() == [0] * 5 + [2] * 4
-    assert part.offset_of_example.tolist() == whole.offset_of_example[kept].tolist()
+    assert part.index.tolist() == whole.index[kept].tolist()
     assert part.paths == whole.paths
     assert whole.only_files([]).num_examples == 0
 
@@ -53,10 +53,12 @@ def records_of(shard_sizes: list[int]) -> RecordFiles:
     """A split whose files aren't there: nothing is read."""
     num_examples = sum(shard_sizes)
     numbers = np.arange(num_examples, dtype=np.int64)
+    index = np.zeros(num_examples, manifest.RECORD_INDEX)
+    index["offset"] = 10 * numbers
     return RecordFiles(
         paths=tuple(f"shard-{index}" for index in range(len(shard_sizes))),
         file_of_example=np.repeat(np.arange(len(shard_sizes)), shard_sizes),
-        offset_of_example=10 * numbers,
+        index=index,
         number_of_example=numbers,
         first_label=1,
         class_names=("a",),

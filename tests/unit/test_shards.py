@@ -75,7 +75,7 @@ def test_a_shard_holds_the_images_in_order(root, images):
     assert len(report.offsets) == report.num_images == 3
     assert report.num_bytes == len(data)
     assert report.sha256 == hashlib.sha256(data).hexdigest()
-    assert report.class_counts == ((5, 2), (7, 1))
+    assert sorted(report.class_indices) == [5, 5, 7]
     assert report.converted_counts == {"PNG": 1}
     assert report.skipped_images == ()
     assert shards.read_report(root, "x-00000-of-00001") == report
@@ -113,7 +113,7 @@ def test_bad_images_can_be_left_out_but_not_those_that_cannot_be_read(
     job = shards.ShardJob(str(root), "x", sources, [9, 0, 9, 2], skip_bad_images=True)
     report = shards.write_shard(job)
     assert (len(report.offsets), report.num_images) == (2, 4)
-    assert report.class_counts == ((0, 1), (2, 1))
+    assert sorted(report.class_indices) == [0, 2]
     assert [image.name for image in report.skipped_images] == [bad.path] * 2
     assert "can't be decoded" in report.skipped_images[0].reason
     assert shards.check_shard(job) == report

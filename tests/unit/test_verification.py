@@ -53,7 +53,7 @@ def root(tmp_path, write_tiny_set):
 def offsets_of(root, shard):
     record_set = manifest.load(str(root), "train")
     split = record_set.manifest.splits["train"]
-    offsets = manifest.read_offsets(record_set, split)
+    offsets = manifest.read_index(record_set, split)["offset"]
     return offsets[manifest.shard_of_example(split) == shard].tolist()
 
 
@@ -78,12 +78,12 @@ def rewrite(root, shard, records):
     (root / shard_path(shard)).write_bytes(data)
     record_set = manifest.load(str(root), "train")
     split = record_set.manifest.splits["train"]
-    offsets = manifest.read_offsets(record_set, split)
+    index = manifest.read_index(record_set, split)
     lengths = [0, *(len(record) for record in framed[:-1])]
-    offsets[manifest.shard_of_example(split) == shard] = np.cumsum(lengths)
-    path, sha256 = manifest.write_offsets(root, "train", offsets)
+    index["offset"][manifest.shard_of_example(split) == shard] = np.cumsum(lengths)
+    path, sha256 = manifest.write_index(root, "train", index)
     change = {"num_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    change_manifest(root, {shard: change}, offsets_path=path, offsets_sha256=sha256)
+    change_manifest(root, {shard: change}, index_path=path, index_sha256=sha256)
 
 
 def example(index, label=1, **changes):
@@ -204,9 +204,9 @@ def test_other_labels_than_the_manifest_counts_are_found(root):
 
 def test_records_are_checked_without_their_offsets(root):
     second, third = offsets_of(root, 1)[1:]
-    (root / "train-offsets.npy").write_bytes(b"")
+    (root / "train-index.npy").write_bytes(b"")
     ((name, offset, what),) = check(root)
-    assert (name, offset) == ("train-offsets.npy", None)
+    assert (name, offset) == ("train-index.npy", None)
     assert "another SHA-256 than in manifest.json" in what
     flip(root / shard_path(1), third + 30)
     assert (shard_path(1), third, OTHER_DATA) in check(root)
@@ -223,7 +223,7 @@ def test_a_manifest_that_contradicts_the_records_is_found(root):
         (shard_path(0), "it has 3 records"),
         (shard_path(1), "it has 3 records"),
     ]
-    assert of_offsets[0] == "train-offsets.npy"
+    assert of_offsets[0] == "train-index.npy"
     assert "contradicts manifest.json" in of_offsets[2]
     change_manifest(root, {0: {"num_bytes": 10**15}})
     what = f"it has {(root / shard_path(0)).stat().st_size:,} bytes; expected"
