@@ -11,11 +11,11 @@ which --validation_fraction=0.1 holds out a tenth. --labels=FILE names the
 classes in a table instead. RAW can also contain ImageNet's validation images
 without folders, its tar archives as downloaded, or CIFAR-10's binary or Python
 version.
---in_place writes only an index, by which training reads the images where they
-are. Otherwise the program writes RECORDS/train/train-00000-of-01024 and so on, one index
-file per split and, last, manifest.json. If a conversion was interrupted, rerun
-the same command to resume it. --verify reads a finished set and lists corrupt
-records.
+The program writes RECORDS/train/train-00000-of-01024 and so on, one index
+file per split and, last, manifest.json. --in_place writes only the last two, by
+which training reads the images where they are. If a conversion was interrupted,
+rerun the same command to resume it. --verify reads a finished set and lists
+corrupt records.
 """
 
 import os
