@@ -9,8 +9,8 @@ python data_prep/imagenet_to_tfrecords.py --verify --local_scratch_dir RECORDS
 RAW contains train/<class>/* and validation/<class>/*, or only <class>/*, of
 which --validation_fraction=0.1 holds out a tenth. --labels=FILE names the
 classes in a table instead. RAW can also contain ImageNet's validation images
-without folders, its tar archives as downloaded, or CIFAR-10's binary or Python
-version.
+without folders, its tar archives as downloaded, CIFAR-10's binary or Python
+version, or WebDataset's tar archives.
 The program writes RECORDS/train/train-00000-of-01024 and so on, one index
 file per split and, last, manifest.json. --in_place writes only the last two, by
 which training reads the images where they are. If a conversion was interrupted,
@@ -52,7 +52,7 @@ class Settings(cli.OutputSettings):
     raw_data_dir: str | None = setting(
         None,
         "Source folder: images in train/ and validation/ or in folders of classes, or"
-        " the archives of ImageNet or CIFAR-10.",
+        " archives of ImageNet, CIFAR-10 or WebDataset.",
         unset="none",
         elsewhere="data_dir input_dir src",
     )

@@ -9,13 +9,13 @@ The classes are always ImageNet's 1,000, in the published label order.
 import os
 import pathlib
 import posixpath
-import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 from data_prep.records.manifest import TRAIN, VALIDATION
-from data_prep.sources import imagenet_labels
+from data_prep.sources import imagenet_labels, tar_members
 from data_prep.sources.image_list import Entry, ImageList, Source, missing_images
+from data_prep.sources.tar_members import Member
 from resnet.base.errors import UserError
 
 TRAIN_ARCHIVE = "ILSVRC2012_img_train.tar"
@@ -76,7 +76,7 @@ def _train_images(
     """Yields the images of the archives in an archive, and lists other files."""
     class_index = {name: index for index, name in enumerate(imagenet_labels.synsets())}
     inner_archives = []
-    for member in _members(file, str(archive), 0, os.path.getsize(archive)):
+    for member in _files(tar_members.members(file, str(archive)), str(archive)):
         synset, extension = os.path.splitext(member.filename)
         if extension != ".tar":
             ignored.append(member)
@@ -91,9 +91,9 @@ def _train_images(
     for inner in _each_once(str(archive), inner_archives):
         where = f"{archive}: {inner.filename}"
         images: list[Entry] = []
-        for member in _members(
-            file, where, inner.offset, inner.offset + inner.num_bytes
-        ):
+        end = inner.offset + inner.num_bytes
+        members = tar_members.members_between(file, where, inner.offset, end)
+        for member in _files(members, where):
             of_class = member._replace(path=inner.path, class_index=inner.class_index)
             (images if _is_image(member) else ignored).append(of_class)
         yield from _each_once(where, images)
@@ -105,7 +105,7 @@ def _validation_images(
     """Yields the images of an archive, and lists other files."""
     class_index = {name: index for index, name in enumerate(imagenet_labels.synsets())}
     images = []
-    for member in _members(file, str(archive), 0, os.path.getsize(archive)):
+    for member in _files(tar_members.members(file, str(archive)), str(archive)):
         if not _is_image(member):
             ignored.append(member)
             continue
@@ -138,43 +138,9 @@ def _each_once(where: str, members: list[Entry]) -> Iterator[Entry]:
         yield member
 
 
-def _members(file: BinaryIO, name: str, start: int, end: int) -> Iterator[Entry]:
-    """Yields the files in a tar archive, without folders, links and hidden files.
-
-    The archive is from byte `start` to byte `end` of `file`. Its `name` is the path of
-    the members, which have no class. Raises UserError if a member extends past the end,
-    a header is corrupt, or the archive's end marker is missing.
-    """
-    file.seek(start)
-    if file.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE):
-        return  # An empty archive, on which Python 3.10's tarfile fails.
-    file.seek(start)
-    try:
-        archive = tarfile.TarFile(fileobj=file)  # Starts at the current position.
-        while (info := archive.next()) is not None:
-            archive.members = []  # type: ignore[attr-defined]  # Free the memory.
-            if info.offset >= end:
-                return
-            if info.offset_data + info.size > end:
-                raise UserError(
-                    f"{name} is truncated: its member {info.name} needs"
-                    f" {info.offset_data + info.size - end:,} more bytes. Copy the"
-                    " archive again."
-                )
-            filename = posixpath.basename(info.name)
-            if info.isreg() and not info.issparse() and not filename.startswith("."):
-                yield Entry(name, filename, _NO_CLASS, info.offset_data, info.size)
-        last = archive.offset
-    except tarfile.TarError as error:
-        raise UserError(
-            f"{name} is not a readable tar archive: {error}. Copy it again."
-        ) from error
-    # At a bad header and at the file's end, tarfile stops without an error.
-    file.seek(last)
-    marker = file.read(tarfile.BLOCKSIZE)
-    may_lack_marker = start > 0 and last >= end  # At the end of another archive.
-    if not may_lack_marker and marker != bytes(tarfile.BLOCKSIZE):
-        raise UserError(
-            f"{name} is truncated or corrupt: at byte {last:,} there is neither a"
-            " member nor the archive's end marker. Copy the archive again."
-        )
+def _files(members: Iterable[Member], where: str) -> Iterator[Entry]:
+    """Yields those that aren't hidden, without a class, with `where` as their path."""
+    for member in members:
+        filename = posixpath.basename(member.name)
+        if not filename.startswith("."):
+            yield Entry(where, filename, _NO_CLASS, member.offset, member.num_bytes)

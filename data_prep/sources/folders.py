@@ -32,13 +32,20 @@ _MOST_FOLDERS = 1_000  # That are looked into for class folders.
 _OUTSIDE = "image outside of the class folders"
 _FOLDER = "folder in a class folder"
 _IN_FOLDER = "image in a folder in a class folder"
-_NO_EXTENSION = "file without an extension"
+NO_EXTENSION = "file without an extension"
 
 
 def split_of(name: str) -> str | None:
     """Returns the split that a folder of this name holds, if it is a known name."""
     lower = name.lower()
     return next((split for split, known in SPLIT_NAMES.items() if lower in known), None)
+
+
+def own_split(root: pathlib.Path) -> tuple[str | None, list[str]]:
+    """Returns the split of a folder beside those of others, and their names."""
+    own, others = split_of(root.name), folders_in(root.parent)
+    names = [p.name for p in others if split_of(p.name) not in (own, None)]
+    return (own, names) if names else (None, [])
 
 
 def choose_splits(
@@ -74,6 +81,18 @@ def choose_splits(
 def class_folders(folder: pathlib.Path) -> list[str]:
     """Returns the names of the folders in a folder with images directly in them."""
     return [path.name for path in folders_in(folder) if _has_images(path)]
+
+
+def hold_images(root: pathlib.Path, validation_split: str | None) -> bool:
+    """Returns whether folders of splits, or of several classes, in `root` hold images.
+
+    So `find` returns them, or says what is wrong with them.
+    """
+    return len(class_folders(root)) > 1 or any(
+        any(map(_has_images, (folder, *folders_in(folder))))
+        for folder in folders_in(root)
+        if split_of(folder.name) or folder.name == validation_split
+    )
 
 
 def advice(folder: pathlib.Path) -> str:
@@ -149,10 +168,9 @@ def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
     """
     warnings: tuple[str, ...] = ()
     if not (found := _splits(root, validation_split)):
-        own, others = split_of(root.name), folders_in(root.parent)
-        names = [p.name for p in others if split_of(p.name) not in (own, None)]
-        found = {own if own and names else TRAIN: root}
-        if own and names:
+        own, names = own_split(root)
+        found = {own or TRAIN: root}
+        if own:
             warnings += (
                 f"{' and '.join(names)} beside {root} are not read; name the folder of"
                 f" all instead: --raw_data_dir={shlex.quote(str(root.parent))}",
@@ -316,7 +334,7 @@ def _scan(
                 )
             else:
                 extension = os.path.splitext(entry.name)[1]
-                ignored[extension.lower() or _NO_EXTENSION] += 1
+                ignored[extension.lower() or NO_EXTENSION] += 1
     return sorted(folders), sorted(images)
 
 

@@ -1,13 +1,14 @@
-"""Opens the source of a conversion: class folders, ImageNet's archives, or CIFAR-10."""
+"""Opens the source of a conversion: folders of images, or files that hold many."""
 
 import dataclasses
 import functools
+import itertools
 import os
 import pathlib
 from collections.abc import Callable
 
 from data_prep.records.manifest import VALIDATION
-from data_prep.sources import archives, cifar10, folders, label_table
+from data_prep.sources import archives, cifar10, folders, label_table, webdataset
 from data_prep.sources.image_list import Source
 from resnet.base.errors import UserError
 from resnet.base.text import first_of
@@ -40,20 +41,30 @@ def open_raw_data(
         kinds[files[0].name] = archives.read
     if path := cifar10.find(root):
         kinds[path.name] = cifar10.read
-    image_folders = folders.find(root, validation_split, with_classes=not kinds)
+    containers: list[pathlib.Path] = []
+    if not kinds and not folders.hold_images(root, validation_split):
+        for module in (webdataset,):
+            if paths := module.find(root):
+                kinds[paths[0].name] = functools.partial(
+                    module.read, validation_split=validation_split
+                )
+                containers += [*paths, root / webdataset.CLASS_NAMES]
+    image_folders: list[pathlib.Path] = []
+    if not containers:
+        image_folders = folders.find(root, validation_split, with_classes=not kinds)
     if image_folders:
         kinds[f"{image_folders[0].name}/"] = functools.partial(
             folders.read, validation_split=validation_split
         )
     if len(kinds) > 1:
         raise UserError(
-            f"expected either archives or folders of images in {root};"
-            f" there are {' and '.join(kinds)}. Name a folder with one of them, or with"
-            " a link to it."
+            f"expected one kind of archives, Parquet files or folders of images in"
+            f" {root}; there are {' and '.join(kinds)}. Name a folder with one of them,"
+            " or with a link to it."
         )
     for read in kinds.values():
         source = read(root)
-        converted = {*files, *image_folders, path}
+        converted = {*files, *image_folders, *containers, path}
         warnings = (*source.warnings, *_warnings(root, converted))
         return dataclasses.replace(source, warnings=warnings)
     advice = folders.advice(root) or (
@@ -69,7 +80,8 @@ def open_raw_data(
 
 def _warnings(root: pathlib.Path, converted: set[pathlib.Path | None]) -> list[str]:
     """Returns a warning that counts and names what isn't converted, if there is any."""
-    known = {"synset_labels.txt", *(path.name for path in converted if path)}
+    names = {path.relative_to(root).parts[:1] for path in converted if path}
+    known = {"synset_labels.txt", *itertools.chain.from_iterable(names)}
     others = sorted(n for n in os.listdir(root) if n[0] != "." and n not in known)
     if not others or root in converted:  # CIFAR-10 may be the folder itself.
         return []

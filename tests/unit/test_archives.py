@@ -161,7 +161,7 @@ def test_unexpected_content_is_named(tmp_path, archive, members, message):
 @pytest.mark.parametrize(
     ("size", "message"),
     [
-        (100, "is not a readable tar archive"),
+        (100, "at byte 0 there is neither a member nor"),
         # Inside the second image, and in the filling behind the third.
         (MEMBER + 600, "its member ILSVRC2012_val_00000002.JPEG needs 612 more bytes"),
         (3 * MEMBER - 400, "its member ILSVRC2012_val_00000003.JPEG needs 76 more"),
