@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from resnet.base import atomic_files
+from resnet.metrics.class_metrics import ByClass, TwoClasses
 
 if TYPE_CHECKING:
     from resnet.evaluation.evaluator import Result
@@ -65,15 +66,26 @@ class Evaluated:
 class EvaluationReport:
     """Logs, prints and writes each result."""
 
-    def __init__(self, settings: Mapping[str, Any], json_file: str) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        json_file: str,
+        class_names: Sequence[str] = (),
+    ) -> None:
         """Starts a report without results; an empty path is no JSON file."""
         self._settings = dict(settings)
+        self._class_names = class_names
         self._json_file = json_file
         self._suffix = ", training images" if settings.get("split") == "train" else ""
         self._results: list[dict[str, Any]] = []
 
-    def add(self, what: Evaluated, result: "Result") -> None:
-        """Logs and prints a result, and writes all so far, the last one at the top."""
+    def add(
+        self, what: Evaluated, result: "Result", two: TwoClasses | None = None
+    ) -> None:
+        """Logs and prints a result, and writes all so far, the last one at the top.
+
+        Of two classes, `two` has what follows from their probabilities.
+        """
         name = f"{what}{self._suffix}"
         logging.info(
             "Saving dict for %s: Top-1 accuracy = %.7g, Top-5 accuracy = %.7g,"
@@ -84,8 +96,17 @@ class EvaluationReport:
             what.steps[-1],
             result.loss,
         )
-        print(f"{name}: {result}", flush=True)
-        self._results.append({**what.as_dict(), **result.as_dict()})
+        numbers = {**what.as_dict(), **result.as_dict()}
+        if result.by_class is not None:
+            numbers["classes"] = self._of_classes(result.by_class)
+        text = f"{name}: {result}"
+        if two is not None:
+            numbers["positive_class"] = self._class_names[two.positive]
+            numbers["roc_auc"] = two.roc_auc
+            numbers["thresholds"] = [row._asdict() for row in two.thresholds]
+            text += f", ROC-AUC {two.roc_auc:.4f}"
+        print(text, flush=True)
+        self._results.append(numbers)
         if self._json_file:
             text = json.dumps(
                 {**self._settings, "results": self._results, **self._results[-1]}
@@ -94,6 +115,19 @@ class EvaluationReport:
             contents = json.loads(text, parse_constant=lambda _: None)
             text = json.dumps(contents, indent=2) + "\n"
             atomic_files.write_named(self._json_file, text.encode(), "--json_file")
+
+    def _of_classes(self, by_class: ByClass) -> dict[str, dict[str, float]]:
+        columns = {
+            "images": by_class.actual,
+            "recall": by_class.recall,
+            "precision": by_class.precision,
+            "f1": by_class.f1,
+        }
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return {
+            name: dict(zip(columns, row, strict=True))
+            for name, row in zip(self._class_names, rows, strict=True)
+        }
 
 
 def check_json_file(json_file: str) -> None:

@@ -41,6 +41,7 @@ from resnet.config.recipe import VIEWS
 from resnet.data import record_sets
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
+from resnet.metrics import class_metrics
 from resnet.runtime import host_warnings, program, startup
 from resnet.runtime.job import Job
 from resnet.runtime.preemption import StopSignals
@@ -186,7 +187,7 @@ def evaluate(
     }
     same = {"model_dir": model_dir, "split": split, "combine": settings.combine, **how}
     json_file = settings.json_file if communicator.rank == 0 else ""
-    report = EvaluationReport(same, json_file)
+    report = EvaluationReport(same, json_file, config.class_names)
     known, described = record_set.manifest, imagenet_labels.describe(config.class_names)
     if known.class_names == config.class_names:
         described = known.class_descriptions or described
@@ -200,9 +201,15 @@ def evaluate(
         evaluation, settings.combine, requested, steps, watch
     ):
         evaluated = dataclasses.replace(evaluated, **how)
+        two = None
+        if top and config.num_classes == 2:
+            whole = top.of_all(communicator)
+            two = class_metrics.two_classes(
+                whole.labels, whole.classes, whole.probabilities
+            )
         with communicator.collective_errors():
-            report.add(evaluated, result)
-        if top:
+            report.add(evaluated, result, two)
+        if top and settings.store_predictions:
             records = example_shards[split].records
             evaluation.store(evaluated, top, records, described)
     following = commands.of_run(data_dir, model_dir, known.example_image())
@@ -321,7 +328,7 @@ def make_evaluation(
     precise_bn = None
     if config.recalibration_batches:
         precise_bn = PreciseBN(state.model, example_shards["train"], config, job)
-    keeps = settings.store_predictions
+    keeps = settings.store_predictions or config.num_classes == 2
     return CheckpointEvaluation(state, evaluator, precise_bn, weights, keeps, ranks)
 
 

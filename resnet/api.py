@@ -146,7 +146,8 @@ class Network:
         Each image is seen in the views of the run's recipe (`eval_views`).
 
         The result has `top1` and `top5` as fractions, `loss`, `cross_entropy` and
-        `count`, as eval/resnet_eval.py reports it with --recalibration_batches=0.
+        `count`, and in `by_class` the `recall`, `precision` and `f1` of each class, as
+        eval/resnet_eval.py reports them with --recalibration_batches=0.
 
         Raises:
             UserError: If the set has other classes, no such split, or corrupt records,

@@ -5,7 +5,7 @@ Source of the ensemble of a run's phases: Codreanu et al. 2017, arXiv:1711.04291
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import keras
@@ -23,6 +23,7 @@ from resnet.distributed.communicator import AgreedFailure
 from resnet.evaluation import test_time_augmentation, top_classes
 from resnet.evaluation.top_classes import TopClasses
 from resnet.metrics import accuracy
+from resnet.metrics.class_metrics import ByClass
 from resnet.optim import losses
 from resnet.runtime.job import Job
 from resnet.runtime.preemption import Preempted, stop_requested
@@ -55,13 +56,17 @@ class Result:
     skipped_records: int = 0
     views: str = "center"  # Those of each image that were averaged, of `VIEWS`.
     num_classes: int = 0  # 0 if unknown.
+    by_class: ByClass | None = field(default=None, compare=False)
 
     def as_dict(self) -> dict[str, float]:
         """Returns the numbers by name; `skipped_records` only if there are any."""
-        numbers = asdict(self)
-        del numbers["views"], numbers["num_classes"]
+        numbers = asdict(replace(self, by_class=None))
+        del numbers["views"], numbers["num_classes"], numbers["by_class"]
         if not self.skipped_records:
             del numbers["skipped_records"]
+        if self.by_class is not None:
+            numbers["balanced_accuracy"] = self.by_class.balanced_accuracy
+            numbers["macro_f1"] = self.by_class.macro_f1
         return numbers
 
     def __str__(self) -> str:
@@ -70,11 +75,19 @@ class Result:
         return (
             f"top-1 {100 * self.top1:.2f} % (95 % interval: {interval})"
             + (f", top-5 {100 * self.top5:.2f} %" if has_top5 else "")
+            + self._of_classes()
             + f", cross-entropy {self.cross_entropy:.4f}"
             + f" on {counted(self.count, 'image')}"
             + (f", views {self.views}" if self.views != "center" else "")
             + (f", {self.skipped_records:,} skipped" if self.skipped_records else "")
         )
+
+    def _of_classes(self) -> str:
+        if self.by_class is None or not self.by_class.is_imbalanced:
+            return ""
+        mean = 100 * self.by_class.balanced_accuracy
+        f1 = 100 * self.by_class.macro_f1
+        return f", balanced accuracy {mean:.2f} %, macro F1 {f1:.2f} %"
 
 
 class Ensemble:
@@ -188,7 +201,7 @@ class Evaluator:
         if a record is corrupt and none may be skipped, and RuntimeError if not every
         example was counted once.
         """
-        sums = np.zeros(5)
+        sums = no_sums(self._config.num_classes)
         for number, (images, labels, mask) in enumerate(self._batches(report)):
             if top is None:
                 sums += self._count_batch(images, labels, mask).numpy()
@@ -219,7 +232,7 @@ class Evaluator:
         self, ensemble: Ensemble, top: TopClasses | None = None
     ) -> Result:
         """Returns the result of the mean predictions of an ensemble, as `evaluate`."""
-        sums = np.zeros(5)
+        sums = no_sums(self._config.num_classes)
         ensemble_batches = ensemble.batches(self._batch_size)
         for number, (values, labels, mask) in enumerate(ensemble_batches):
             logits = tf.constant(values)
@@ -306,24 +319,42 @@ class Evaluator:
         return sums, *top_classes.of_logits(logits)
 
 
+def no_sums(num_classes: int) -> np.ndarray:
+    """Returns the sums of `sums_of_batch` over no examples."""
+    return np.zeros(len(ByClass._fields) * num_classes + 5)
+
+
 def sums_of_batch(
     logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor, phase: PhaseSettings
 ) -> tf.Tensor:
-    """Returns sums over the examples of a batch whose mask is True, `[5]` float64.
+    """Returns sums over the examples of a batch whose mask is True, float64.
 
-    They are the number of labels in the top 1, the number of labels in the top 5, the
-    sum of the cross-entropies by the loss and label smoothing of a phase, the number of
-    examples whose logits are not all finite, and the number of examples.
+    They are the numbers of `ByClass`, each of all classes, then the number of labels in
+    the top 1, the number of labels in the top 5, the sum of the cross-entropies by the
+    loss and label smoothing of a phase, the number of examples whose logits are not all
+    finite, and the number of examples.
     """
+    is_right, num_classes = in_top(logits, labels, 1), logits.shape[-1]
     columns = (
-        in_top(logits, labels, 1),
+        is_right,
         in_top(logits, labels, 5),
         losses.of_examples(logits, labels, phase),
         ~tf.reduce_all(tf.math.is_finite(logits), axis=1),
         tf.ones_like(labels),
     )
     counted = [tf.boolean_mask(tf.cast(column, tf.float64), mask) for column in columns]
-    return tf.stack([tf.reduce_sum(column) for column in counted])
+    predicted = tf.argmax(logits, axis=1, output_type=labels.dtype)
+    by_class = [
+        tf.math.bincount(
+            tf.boolean_mask(classes, chosen), None, num_classes, num_classes, tf.float64
+        )
+        for classes, chosen in (
+            (labels, mask & is_right),
+            (labels, mask),
+            (predicted, mask),
+        )
+    ]
+    return tf.concat([*by_class, list(map(tf.reduce_sum, counted))], axis=0)
 
 
 def result_of(
@@ -334,7 +365,7 @@ def result_of(
     Raises RuntimeError if not every example was counted once, and AgreedFailure if the
     network's outputs are not finite: their loss is NaN, and no class has the highest.
     """
-    num_in_top1, num_in_top5, cross_entropy, num_not_finite, count = sums
+    *by_class, num_in_top1, num_in_top5, cross_entropy, num_not_finite, count = sums
     if count + num_skipped != num_examples or not count:
         raise RuntimeError(
             f"evaluation must count all {num_examples} examples once; it counted"
@@ -353,6 +384,7 @@ def result_of(
         cross_entropy=float(cross_entropy / count),
         count=int(count),
         skipped_records=num_skipped,
+        by_class=ByClass(*np.reshape(by_class, (3, -1)).astype(np.int64)),
     )
 
 

@@ -4,9 +4,10 @@ Each line has `kind`, `step`, `epoch` and the metrics of its kind. Lines of kind
 have `loss` (the sum of `cross_entropy` and `weight_penalty`), `learning_rate`,
 `images_per_second` and the costs of the steps (`step_costs`), with several ranks also
 `rank_images_per_second`, the only list. Lines of kind "eval", and "eval_ema" for the
-moving average of the weights, have `top1`, `top5`, `count`, the same losses, and
-`seconds`, the time that the evaluation took; so has "eval_train" for training images
-of a set without validation. All have `time`, in seconds since 1970.
+moving average of the weights, have `top1`, `top5`, `balanced_accuracy`, `macro_f1`,
+`count`, the same losses, and `seconds`, the time that the evaluation took; so has
+"eval_train" for training images of a set without validation. All have `time`, in
+seconds since 1970.
 """
 
 import json

@@ -66,6 +66,16 @@ METRICS = (
     ),
     _accuracy("Top-5 accuracy", "top5"),
     Metric(
+        "Balanced accuracy and macro F1",
+        (
+            Series("balanced_accuracy", "balanced accuracy"),
+            Series("macro_f1", "macro F1"),
+        ),
+        "%",
+        starts_at_zero=False,
+        about="Means over the classes of recall and of F1.",
+    ),
+    Metric(
         "Learning rate",
         (Series("learning_rate", progress="lr {:.5g}"),),
         about="From the schedule before the first logged step.",

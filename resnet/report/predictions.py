@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from resnet.evaluation.prediction_file import Predictions
 from resnet.metrics.accuracy import interval_text
+from resnet.metrics.class_metrics import ByClass, Counts, two_classes
 from resnet.report import charts
 from resnet.report.charts import Figure, Table
 from resnet.report.words import MISSING, isolated, percent
@@ -25,8 +26,6 @@ _MAX_SHADE = 0.45  # Darkest cell color on which text is readable.
 _OPEN_IMAGES = 16  # More are folded.
 _SHOWN_GUESSES = 3  # Below a wrong image.
 
-Counts = npt.NDArray[np.int64]
-
 
 def section(predictions: Predictions, run_records: str) -> dict[str, Any]:
     """Returns what the page's section "predictions" shows.
@@ -37,7 +36,7 @@ def section(predictions: Predictions, run_records: str) -> dict[str, Any]:
     counts = confusion_matrix(
         predictions.labels, predictions.top_classes[:, 0], len(names)
     )
-    pairs = most_confused(counts, _MAX_PAIRS)
+    by_class, pairs = ByClass.of_matrix(counts), most_confused(counts, _MAX_PAIRS)
     is_right = predictions.is_right
     top1 = float(np.mean(is_right)) if len(is_right) else math.nan
     return {
@@ -45,6 +44,8 @@ def section(predictions: Predictions, run_records: str) -> dict[str, Any]:
         "is_of_run": run_records in ("", predictions.records_sha256),
         "accuracy": top1,
         "interval": len(is_right) and interval_text(top1, len(is_right)),
+        "means": bool(len(is_right)) and by_class.is_imbalanced and by_class,
+        **_two_classes(predictions, names),
         **_by_class(counts, names),
         "pairs": Table(
             "Images of a class that were taken for another one",
@@ -81,12 +82,6 @@ def confusion_matrix(
     return counts.reshape(num_classes, num_classes)
 
 
-def accuracies(counts: Counts) -> npt.NDArray[np.float64]:
-    """Returns the fraction of each class that is right; NaN for one without images."""
-    totals = counts.sum(axis=1)
-    return np.where(totals > 0, np.diagonal(counts) / np.maximum(totals, 1), np.nan)
-
-
 def most_confused(counts: Counts, limit: int) -> list[tuple[int, int, int, float]]:
     """Returns class, predicted class, count and share of the most frequent errors."""
     wrong = counts - np.diag(np.diagonal(counts))
@@ -101,30 +96,45 @@ def most_confused(counts: Counts, limit: int) -> list[tuple[int, int, int, float
 
 def _by_class(counts: Counts, names: Sequence[str]) -> dict[str, Table | str | None]:
     """Returns the table of classes; if long, the first rows and the folded whole."""
-    of_classes = accuracies(counts)
-    totals = counts.sum(axis=1)
+    by_class = ByClass.of_matrix(counts)
+    recall, precision, totals = by_class.recall, by_class.precision, by_class.actual
     wrong = counts - np.diag(np.diagonal(counts))
     most = wrong.argmax(axis=1)
     rows: list[Sequence[object]] = []
-    order = np.argsort(np.where(totals > 0, of_classes, 2.0), kind="stable")
+    order = np.argsort(np.where(totals > 0, recall, 2.0), kind="stable")
     for label in order[:_MAX_CLASSES]:
         num_wrong = wrong[label, most[label]]
         taken = f"{names[most[label]]} ({num_wrong:,})" if num_wrong else MISSING
-        accuracy = _bar(float(of_classes[label])) if totals[label] else MISSING
-        rows.append((names[label], int(totals[label]), accuracy, taken))
-    header = ("class", "images", "top-1", "taken for (images)")
-    whole = Table("Accuracy of each class, the least first", header, rows)
+        bar = _bar(float(recall[label])) if totals[label] else MISSING
+        right = percent(float(precision[label]))
+        rows.append((names[label], int(totals[label]), bar, right, taken))
+    header = ("class", "images", "recall", "precision", "taken for (images)")
+    whole = Table("Accuracy of each class, the least recall first", header, rows)
     if len(rows) <= _OPEN_CLASSES:
         return {"classes": whole, "all_classes": None, "all_classes_title": ""}
     title = f"All {len(names):,} classes"
     if len(rows) < len(names):
-        title = f"{len(rows):,} of {len(names):,} classes, those of the least accuracy"
-    caption = f"The {_OPEN_CLASSES} classes of the least accuracy"
+        title = f"{len(rows):,} of {len(names):,} classes, those of the least recall"
+    caption = f"The {_OPEN_CLASSES} classes of the least recall"
     return {
         "classes": Table(caption, header, rows[:_OPEN_CLASSES]),
         "all_classes": whole,
         "all_classes_title": title,
     }
+
+
+def _two_classes(predictions: Predictions, names: Sequence[str]) -> dict[str, Any]:
+    """Returns ROC-AUC and table of thresholds of two classes; else None for both."""
+    classes, probabilities = predictions.top_classes, predictions.top_probabilities
+    two = None
+    if len(names) == 2 == classes.shape[1]:
+        two = two_classes(predictions.labels, classes, probabilities)
+    if two is None:
+        return {"roc_auc": None, "thresholds": None}
+    caption = f"Images taken for {names[two.positive]} from a probability on"
+    header = ("probability", "recall", "precision", "false positive rate")
+    rows = [(f"{row.threshold:.2f}", *map(percent, row[1:])) for row in two.thresholds]
+    return {"roc_auc": two.roc_auc, "thresholds": Table(caption, header, rows)}
 
 
 def _bar(fraction: float) -> Markup:

@@ -41,6 +41,7 @@ _ENDS = {"end": "ended", "failure": "failed", "refusal": "another start was refu
 _NUM_RESULTS = 7  # First columns of the table of runs, which are always shown.
 _MOST_FACTS = 4  # Most facts shown of an event that isn't known.
 _SHOWN_HOSTS = 4
+_TOLD_DIFFERENCE = 0.01  # Of balanced accuracy and top-1, equal for classes of a size.
 
 
 def title(folders: Sequence[RunFolder]) -> str:
@@ -210,6 +211,10 @@ def _how_well(run: RunFolder) -> str:
     text = f"Top-1 {percent(last['top1'])} (95 % interval: {interval})"
     if "top5" in last:
         text += f", top-5 {percent(last['top5'])}"
+    mean = last.get("balanced_accuracy", last["top1"])
+    if abs(mean - last["top1"]) >= _TOLD_DIFFERENCE:
+        text += f", balanced accuracy {percent(mean)}"
+        text += f", macro F1 {percent(last['macro_f1'])}"
     text += f" on {last['count']:,} validation images{_KINDS[last['kind']]}"
     views = run.settings.get("eval_views", "center")
     if views != "center":

@@ -3,12 +3,14 @@ import itertools
 import json
 import math
 
+import numpy as np
 import pytest
 from absl import logging
 
 from eval.evaluation_report import Evaluated, EvaluationReport, check_json_file
 from resnet.base.errors import UserError
 from resnet.evaluation.evaluator import Result
+from resnet.metrics.class_metrics import ByClass, Threshold, TwoClasses
 
 RESULT = Result(top1=0.5, top5=0.75, loss=1.25, cross_entropy=1.0, count=8)
 
@@ -64,6 +66,26 @@ def test_the_file_has_all_results_so_far_and_the_last_at_its_top(tmp_path):
         **second,
     }
     assert [one.name for one in tmp_path.iterdir()] == ["eval.json"]
+
+
+def test_the_file_has_the_numbers_of_each_class(tmp_path, capsys):
+    path = tmp_path / "eval.json"
+    report = EvaluationReport({}, str(path), ("ok", "defect"))
+    by_class = ByClass(*np.array([[3, 0], [4, 0], [3, 1]]))
+    two = TwoClasses(1, 0.75, (Threshold(0.5, 1.0, math.nan, 0.25),))
+    result = dataclasses.replace(RESULT, by_class=by_class)
+    report.add(Evaluated([20], "raw", "none"), result, two)
+    contents = json.loads(path.read_text())
+    assert contents["classes"] == {
+        "ok": {"images": 4, "recall": 0.75, "precision": 1.0, "f1": 6 / 7},
+        "defect": {"images": 0, "recall": None, "precision": 0.0, "f1": None},
+    }
+    assert (contents["balanced_accuracy"], contents["macro_f1"]) == (0.75, 6 / 7)
+    assert (contents["positive_class"], contents["roc_auc"]) == ("defect", 0.75)
+    (row,) = contents["thresholds"]
+    assert row["threshold"] == row["false_positive_rate"] * 2 == 0.5
+    assert (row["recall"], row["precision"]) == (1.0, None)
+    assert "ROC-AUC 0.7500" in capsys.readouterr().out
 
 
 def test_numbers_that_are_not_finite_are_null_in_the_file(tmp_path):

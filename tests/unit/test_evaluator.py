@@ -24,6 +24,7 @@ from resnet.evaluation import top_classes
 from resnet.evaluation.evaluator import Ensemble, Evaluator, Result, in_top
 from resnet.evaluation.top_classes import TopClasses
 from resnet.hardware.placement import ProcessInfo
+from resnet.metrics.class_metrics import ByClass
 from resnet.runtime.preemption import Preempted
 from tests.unit.encoded_images import encode
 from tests.unit.jobs import job
@@ -119,10 +120,17 @@ class Expected(NamedTuple):
     top1: np.ndarray
     top5: np.ndarray
     loss: np.ndarray
+    predicted: np.ndarray
 
     def sums(self, kept: slice | list[int] = slice(None)) -> list[float]:
         """The numbers right in the top 1 and 5, and the summed loss."""
-        return [float(values[kept].sum()) for values in self]
+        return [float(values[kept].sum()) for values in self[:3]]
+
+    def by_class(self, kept: slice | list[int]) -> list[np.ndarray]:
+        """The numbers of right, actual and predicted images of each class."""
+        labels, predicted = LABELS[: len(self.loss)][kept], self.predicted[kept]
+        classes = (labels[labels == predicted], labels, predicted)
+        return [np.bincount(values, minlength=NUM_CLASSES) for values in classes]
 
 
 def expected_of(mean: np.ndarray) -> Expected:
@@ -132,7 +140,7 @@ def expected_of(mean: np.ndarray) -> Expected:
     own = logarithms[np.arange(len(mean)), labels]
     losses = -(1 - LABEL_SMOOTHING) * own - LABEL_SMOOTHING * logarithms.mean(1)
     in_five = (order[:, :5] == labels[:, np.newaxis]).any(1)
-    return Expected(order[:, 0] == labels, in_five, losses)
+    return Expected(order[:, 0] == labels, in_five, losses, order[:, 0])
 
 
 def check(
@@ -142,6 +150,7 @@ def check(
     count = len(expected.loss[kept])
     assert (result.count, result.skipped_records) == (count, NUM_EXAMPLES - count)
     assert (result.top1, result.top5) == (top1 / count, top5 / count)
+    np.testing.assert_array_equal(result.by_class, expected.by_class(kept))
     assert result.cross_entropy * count == pytest.approx(loss, rel=LOSS_TOLERANCE)
 
 
@@ -221,6 +230,17 @@ def first_of(records: RecordFiles, num_examples: int) -> RecordFiles:
     )
 
 
+# What the ranks sum: the numbers by class, then these, with the skipped ones last.
+OF_CLASSES = 3 * NUM_CLASSES
+
+
+def counted(num_examples: int) -> np.ndarray:
+    """Returns the sums of all ranks with that number of examples, and all else 0."""
+    sums = np.zeros(OF_CLASSES + 6)
+    sums[-2] = num_examples
+    return sums
+
+
 # With 2 examples, some of the ranks have none.
 @pytest.mark.parametrize(
     ("num_ranks", "num_examples", "views", "num_networks"),
@@ -230,7 +250,7 @@ def test_the_ranks_together_count_each_example_once(
     model, evaluator, records, jpegs, num_ranks, num_examples, views, num_networks
 ):
     images = crops_of(jpegs[:num_examples], views)
-    total, all_counted = np.zeros(6), np.array([0, 0, 0, 0, num_examples, 0])
+    total, all_counted = counted(0), counted(num_examples)
     for rank in range(num_ranks):
         communicator = OneOfRanks(rank, num_ranks, all_counted)
         own = first_of(records, num_examples)
@@ -246,15 +266,18 @@ def test_the_ranks_together_count_each_example_once(
                 of_networks.append(probabilities(model, images))
             ours.evaluate_ensemble(ensemble)
         total += communicator.values
-    top1, top5, loss = expected_of(np.mean(of_networks, axis=0)).sums()
+    expected = expected_of(np.mean(of_networks, axis=0))
+    top1, top5, loss = expected.sums()
+    by_class, total = np.split(total, [OF_CLASSES])
     assert total[[0, 1, 4, 5]].tolist() == [top1, top5, num_examples, 0]
     assert total[2] == pytest.approx(loss, rel=LOSS_TOLERANCE)
+    np.testing.assert_array_equal(by_class, np.ravel(expected.by_class(slice(None))))
 
 
 def test_examples_that_are_missing_in_the_sum_are_an_error(evaluator):
     class Loses(Communicator):
         def allreduce_sum(self, values: np.ndarray) -> np.ndarray:
-            return values - [0, 0, 0, 0, 1, 0]
+            return values - counted(1)
 
     ours = evaluator(Loses(ProcessInfo()))
     with pytest.raises(RuntimeError, match="it counted 10 and skipped 0"):
@@ -287,13 +310,16 @@ def test_damaged_examples_do_not_count_where_they_are_skipped(
 def test_damaged_examples_of_all_ranks_are_left_out_once(
     model, evaluator, two_damaged, jpegs
 ):
-    total = np.zeros(6)
+    total = counted(0)
     for rank in range(2):
-        communicator = OneOfRanks(rank, 2, np.array([0, 0, 0, 0, NUM_EXAMPLES, 0]))
+        communicator = OneOfRanks(rank, 2, counted(NUM_EXAMPLES))
         evaluator(communicator, two_damaged, on_bad_record="skip").evaluate()
         total += communicator.values
-    top1, top5, _ = expected_of(probabilities(model, crops_of(jpegs))).sums(KEPT)
+    expected = expected_of(probabilities(model, crops_of(jpegs)))
+    top1, top5, _ = expected.sums(KEPT)
+    by_class, total = np.split(total, [OF_CLASSES])
     assert total[[0, 1, 4, 5]].tolist() == [top1, top5, 9, 2]
+    np.testing.assert_array_equal(by_class, np.ravel(expected.by_class(KEPT)))
 
 
 def test_a_damaged_example_ends_evaluation_where_none_is_skipped(
@@ -430,7 +456,14 @@ def test_a_result_reads_as_percents():
     result = Result(0.5, 1.0, 2.0, 1.25, 8, skipped_records=1, views="flip")
     assert str(result).endswith("on 8 images, views flip, 1 skipped")
     # They are settings of the run.
-    assert {"views", "num_classes"}.isdisjoint(result.as_dict())
+    assert {"views", "num_classes", "by_class"}.isdisjoint(result.as_dict())
+    for actual, is_told in (([3, 2, 0], False), ([5, 3, 0], True)):
+        counts = ByClass(*np.array([[3, 1, 0], actual, [4, 1, 1]]))
+        unequal = dataclasses.replace(result, by_class=counts)
+        told = "balanced accuracy 46.67 %, macro F1 58.33 %"
+        assert (told in str(unequal)) == is_told
+        assert unequal.as_dict()["balanced_accuracy"] == counts.balanced_accuracy
+        assert unequal.as_dict()["macro_f1"] == counts.macro_f1
     for num_classes in (5, 6):
         few = dataclasses.replace(result, num_classes=num_classes)
         assert ("top-5" in str(few)) == (num_classes == 6)

@@ -311,10 +311,10 @@ def test_predictions_are_shown_by_class(tmp_path):
     # By hand: |.9-1| + |.6-0| + |.8-1| + |.7-1| + |1-1| + |.5-0|, each of a bin.
     for words in (
         "Evaluation of step 20: top-1 66.67 % (95 % interval: 30.0 to 90.3 %) on 6",
-        "Accuracy of each class, the least first class images top-1",
-        "a 2 50.00 % b (1)",
-        "c 2 50.00 % a (1)",
-        "b 2 100.00 % –",  # noqa: RUF001
+        "Accuracy of each class, the least recall first class images recall precision",
+        "a 2 50.00 % 50.00 % b (1)",
+        "c 2 50.00 % 100.00 % a (1)",
+        "b 2 100.00 % 66.67 % –",  # noqa: RUF001
         "(ECE) 28.33 %",
     ):
         assert words in text
@@ -322,6 +322,39 @@ def test_predictions_are_shown_by_class(tmp_path):
     alts = ["image 1: a, taken for b", "image 5: c, taken for a"]
     assert [attrs["alt"] for attrs in images] == alts
     assert all(str(attrs["src"]).startswith(JPEG) for attrs in images)
+
+
+def test_predictions_of_two_unequal_classes_have_means_and_thresholds(tmp_path):
+    make_run(tmp_path, class_names=("ok", "defect"))
+    of_two = dataclasses.replace(
+        predictions(("ok", "defect")),
+        labels=np.array([0, 0, 0, 0, 1, 1]),
+        top_classes=np.array([[0, 1]] * 3 + [[1, 0]] * 2 + [[0, 1]]),
+        top_probabilities=np.array([[0.75, 0.25]] * 4 + [[0.875, 0.125]] * 2),
+        wrong_images=(),
+    )
+    prediction_file.write(tmp_path, "step", of_two)
+    text = words_of(tmp_path)
+    # P(defect) is 1/4, 1/4, 1/4 and 3/4 of "ok", 7/8 and 1/8 of "defect": 4 of 8 pairs
+    # are in order. F1 is 2 * 3 / (4 + 4) and 2 * 1 / (2 + 2).
+    for words in (
+        "on 6 validation images; balanced accuracy 62.50 %, macro F1 62.50 %",
+        "; ROC-AUC 0.5000.",
+        "Images taken for defect from a probability on probability recall",
+        "0.10 100.00 % 33.33 % 100.00 %",
+        "0.80 50.00 % 100.00 % 0.00 %",
+        "0.95 0.00 % – 0.00 %",  # noqa: RUF001
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize(("mean", "is_told"), [(0.6, True), (0.745, False)])
+def test_the_mean_of_classes_is_told_where_it_differs(tmp_path, mean, is_told):
+    make_run(tmp_path)
+    numbers = {"top1": 0.75, "count": 9, "balanced_accuracy": mean, "macro_f1": 0.5}
+    append_line(tmp_path, jsonl.encode(jsonl.make_line("eval", 500, 9.0, numbers)))
+    told = f"balanced accuracy {100 * mean:.2f} %, macro F1 50.00 %"
+    assert (told in words_of(tmp_path)) == is_told
 
 
 def test_of_the_newest_step_the_last_evaluation_is_shown(tmp_path):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from resnet.data import input_pipeline
 from resnet.data.corrupt_records import Replacements
 from resnet.data.input_pipeline import ToRead
-from resnet.evaluation.evaluator import Result, result_of, sums_of_batch
+from resnet.evaluation.evaluator import Result, no_sums, result_of, sums_of_batch
 from resnet.runtime.job import Job, Run
 from resnet.runtime.preemption import Preempted, stop_requested
 from resnet.training.parameter_servers.closures import Closures, naming_corrupt_records
@@ -64,7 +64,7 @@ class WorkerEvaluator:
         self._communicator.report_status("evaluating the first batch", is_timed=False)
         num_examples = self._records.num_examples
         firsts = deque(range(0, num_examples, self._batch_size))
-        sums = np.zeros(5)
+        sums = no_sums(self._config.num_classes)
         while firsts or self._closures.running:
             if stop_requested(self._signals):
                 firsts.clear()
