@@ -1,67 +1,127 @@
 """Images that are read in place: their batches, damage and refusals."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 import re
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from data_prep.records import manifest, verification
 from resnet import native
 from resnet.base.errors import UserError
 from resnet.data import record_files
 from resnet.data.corrupt_records import describe_corruption
-from tests.converter_program import convert_here, encoded_image, write
+from tests.converter_program import (
+    convert_here,
+    encoded_image,
+    write,
+)
 from tests.unit.read_batches import assert_equal, evaluate, open_train, train
+from tests.unit.test_archives import tar
 
 NUM_CLASSES, NUM_OF_CLASS = 3, 7
 
 
-@pytest.fixture(params=["JPEG", "PNG"])
-def folders(tmp_path, request) -> pathlib.Path:
+def images(kind: str = "JPEG") -> list[tuple[str, bytes]]:
+    """Returns the names and the contents of the image files, by class."""
+    return [
+        (
+            f"n{label}/{index} \u00e4.{kind.lower()}",
+            encoded_image(10 * label + index, kind),
+        )
+        for label in range(NUM_CLASSES)
+        for index in range(NUM_OF_CLASS)
+    ]
+
+
+def write_folders(root: pathlib.Path, kind: str = "JPEG") -> None:
+    for name, data in images(kind):
+        write(root / "train" / name, data)
+
+
+def write_archives(root: pathlib.Path) -> None:
+    for number in range(2):
+        write(root / f"a-train-{number}.tar", tar(images()[number::2]))
+
+
+CONTAINERS = {
+    "JPEG files": write_folders,
+    "PNG files": functools.partial(write_folders, kind="PNG"),
+    "WebDataset": write_archives,
+}
+
+
+def convert_to(root: pathlib.Path, name: str, *flags: str) -> pathlib.Path:
+    done = convert_here(root / "raw", root / name, *flags)
+    assert done.returncode == 0, done.stderr
+    return root / name
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory) -> dict[str, tuple[pathlib.Path, pathlib.Path]]:
+    """The index of each container, and the records that are converted from it."""
+    made = {}
+    for container, write_images in CONTAINERS.items():
+        root = tmp_path_factory.mktemp("set")
+        write_images(root / "raw")
+        folders = convert_to(root, "index", "--in_place"), convert_to(root, "records")
+        made[container] = folders
+    return made
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    container=st.sampled_from(list(CONTAINERS)),
+    ranks=st.integers(1, 3).flatmap(
+        lambda n: st.tuples(st.integers(0, n - 1), st.just(n))
+    ),
+    start=st.integers(0, 3),
+    seed=st.integers(0, 2**40),
+)
+@example("WebDataset", (1, 2), 3, 5)
+def test_batches_are_those_of_converted_records(
+    sets, make_config, container, ranks, start, seed
+):
+    config = make_config(21, "abc", global_batch_size=6, train_steps=5, seed=seed)
+    ours, expected = map(open_train, sets[container])
+    assert [ours.is_in_place, expected.is_in_place] == [True, False]
+    rank, num_ranks = ranks
+    assert_equal(
+        train(ours, config, rank, num_ranks, start),
+        train(expected, config, rank, num_ranks, start),
+    )
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_the_set_is_that_of_converted_records(sets, make_config, container):
+    config = make_config(21, "abc", global_batch_size=6, train_steps=7)
+    ours, expected = map(open_train, sets[container])
+    assert_equal(evaluate(ours, config), evaluate(expected, config))
+    contents = [
+        manifest.load(str(folder), "train").manifest for folder in sets[container]
+    ]
+    for name in ("median_side", "class_names", "image_format"):
+        assert getattr(contents[0], name) == getattr(contents[1], name)
+    counts = [of_set.splits["train"].label_counts for of_set in contents]
+    assert counts[0] == counts[1]
+    assert ours.read(3)[0] == expected.read(3)[0]
+
+
+@pytest.fixture
+def folders(tmp_path) -> pathlib.Path:
     """A folder of image files, beside which the sets are."""
-    for label in range(NUM_CLASSES):
-        for index in range(NUM_OF_CLASS):
-            name = f"n{label}/{index} \u00e4.{request.param.lower()}"
-            write(
-                tmp_path / "raw" / "train" / name,
-                encoded_image(10 * label + index, request.param),
-            )
+    write_folders(tmp_path / "raw")
     return tmp_path
 
 
 @pytest.fixture
 def indexed(folders) -> pathlib.Path:
-    done = convert_here(
-        folders / "raw", folders / "index", "--in_place", "--num_processes=1"
-    )
-    assert done.returncode == 0, done.stderr
-    return folders / "index"
-
-
-@pytest.mark.parametrize(("rank", "num_ranks"), [(0, 1), (1, 2), (2, 3)])
-def test_batches_are_those_of_converted_records(
-    folders, indexed, make_config, rank, num_ranks
-):
-    done = convert_here(folders / "raw", folders / "records", "--num_processes=1")
-    assert done.returncode == 0, done.stderr
-    config = make_config(21, "abc", global_batch_size=6, train_steps=9, seed=5)
-    ours, expected = open_train(indexed), open_train(folders / "records")
-    assert [ours.is_in_place, expected.is_in_place] == [True, False]
-    for start in (0, 4):
-        assert_equal(
-            train(ours, config, rank, num_ranks, start),
-            train(expected, config, rank, num_ranks, start),
-        )
-    assert_equal(evaluate(ours, config), evaluate(expected, config))
-    sets = [
-        manifest.load(str(folders / name), "train").manifest
-        for name in ("index", "records")
-    ]
-    assert sets[0].median_side == sets[1].median_side
-    assert sets[0].splits["train"].label_counts == sets[1].splits["train"].label_counts
+    return convert_to(folders, "index", "--in_place")
 
 
 def image_of(records: record_files.RecordFiles, example: int) -> pathlib.Path:
@@ -98,7 +158,7 @@ def test_damage_is_found_at_every_read(
 
 
 def test_verification_names_the_damaged_file(indexed):
-    done = convert_here("", indexed, "--verify", "--num_processes=1")
+    done = convert_here("", indexed, "--verify")
     assert done.returncode == 0, done.stdout + done.stderr
     records = open_train(indexed)
     path = image_of(records, 3)
@@ -110,10 +170,10 @@ def test_verification_names_the_damaged_file(indexed):
 
 def test_a_finished_index_is_kept_and_another_source_refused(folders, indexed):
     before = (indexed / "train-index.npy").read_bytes()
-    again = convert_here(folders / "raw", indexed, "--in_place", "--num_processes=1")
+    again = convert_here(folders / "raw", indexed, "--in_place")
     assert again.returncode == 0
     assert "already converted" in again.stdout
-    refused = convert_here(folders / "raw", indexed, "--num_processes=1")
+    refused = convert_here(folders / "raw", indexed)
     assert refused.returncode == 2
     assert "in_place is False, was True" in refused.stderr
     assert (indexed / "train-index.npy").read_bytes() == before
@@ -125,9 +185,7 @@ def test_a_finished_index_is_kept_and_another_source_refused(folders, indexed):
 def test_images_that_records_hold_re_encoded_are_refused(tmp_path, mode, kind):
     write(tmp_path / "raw/train/a/1.jpg", encoded_image(1))
     write(tmp_path / "raw/train/b/2.jpg", encoded_image(2, kind, mode))
-    done = convert_here(
-        tmp_path / "raw", tmp_path / "index", "--in_place", "--num_processes=1"
-    )
+    done = convert_here(tmp_path / "raw", tmp_path / "index", "--in_place")
     refused = done
     assert refused.returncode == 2
     assert "2.jpg would be re-encoded" in refused.stderr
@@ -142,7 +200,7 @@ def test_bad_images_can_be_left_out(tmp_path):
             )
     bad = tmp_path / "raw/train/a/1.jpg"
     bad.write_bytes(bad.read_bytes()[:-20])
-    words = tmp_path / "raw", tmp_path / "index", "--in_place", "--num_processes=1"
+    words = tmp_path / "raw", tmp_path / "index", "--in_place"
     refused = convert_here(*words)
     assert refused.returncode == 2
     assert "--on_bad_image=skip" in refused.stderr
@@ -159,9 +217,7 @@ def test_a_reordered_or_swapped_index_is_another_data_set(folders, indexed):
     contents = [path.read_bytes() for path in paths]
     for path, content in zip(paths, reversed(contents), strict=True):
         path.write_bytes(content)
-    done = convert_here(
-        folders / "raw", folders / "other", "--in_place", "--num_processes=1"
-    )
+    done = convert_here(folders / "raw", folders / "other", "--in_place")
     assert done.returncode == 0
     other = manifest.load(str(folders / "other"), "train").manifest.splits["train"]
     assert other.records_sha256 != first.records_sha256
