@@ -59,8 +59,8 @@ class EvalSettings:
 
     checkpoints: str = setting(
         "latest",
-        "Checkpoints to evaluate: latest, best (highest top-1), all, phases (the last"
-        " one of each phase), or a list of steps such as 100,200.",
+        "Checkpoints to evaluate: latest, best (highest --best_metric of the run), all,"
+        " phases (the last one of each phase), or a list of steps such as 100,200.",
         topic=topics.CHECKPOINTS,
     )
     weights: str | None = setting(

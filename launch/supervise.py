@@ -126,8 +126,7 @@ def is_done(model_dir: pathlib.Path) -> bool:
     config, steps = settings_of(model_dir), step_dirs.saved_steps(model_dir)
     if config is None or not steps:
         return False
-    last_step, top1 = config.last_step, config.stop_at_top1
-    return retention.ends_run(model_dir, steps[-1], last_step, top1)
+    return retention.ends_run(model_dir, steps[-1], config.last_step, config)
 
 
 def settings_of(model_dir: pathlib.Path) -> Config | None:

@@ -15,7 +15,7 @@ from absl import logging
 from resnet.base import json_file
 from resnet.base.errors import naming_failures
 from resnet.checkpoint import integrity, step_dirs, tensors
-from resnet.checkpoint.retention import best_top1
+from resnet.checkpoint.retention import best_value
 from resnet.checkpoint.tensors import RANK_BATCH_NORM, Checkpoint, assign
 from resnet.checkpoint.weight_formats import initial
 from resnet.config import phases
@@ -60,8 +60,8 @@ def restore_newest(
                 _check_is_same_run(saved, state.config)
                 restore(state, saved)
                 rank_averages = saved.tensors.get(RANK_BATCH_NORM)
-    state.step, state.losses, state.top1, is_resumed = communicator.broadcast(
-        (state.step, state.losses, state.top1, is_resumed)
+    state.step, state.losses, state.best_value, is_resumed = communicator.broadcast(
+        (state.step, state.losses, state.best_value, is_resumed)
     )
     communicator.broadcast_variables(list(state.tensors().values()))
     if rank_averages is not None and len(rank_averages) != communicator.num_ranks:
@@ -118,7 +118,7 @@ def restore(state: TrainState, saved: Checkpoint) -> None:
     assign(state.tensors(), common, _other_network(state.model))
     state.step = saved.step
     state.losses = list(saved.metadata.get("losses", []))
-    state.top1 = best_top1(saved.metadata)
+    state.best_value = best_value(saved.metadata, state.config.best_metric)
     state.num_log_lines = saved.metadata.get("num_log_lines")
 
 

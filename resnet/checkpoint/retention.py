@@ -45,18 +45,29 @@ def list_saved(model_dir: Path) -> list[Saved]:
     return saved
 
 
-def best_top1(metadata: Mapping[str, Any]) -> float | None:
-    """Returns the highest top-1 in metadata; None if there was no evaluation."""
-    accuracies = [metadata[name]["top1"] for name in EVALUATIONS if name in metadata]
-    return max(accuracies, default=None)
+def metric_of(metadata: Mapping[str, Any]) -> str:
+    """Returns the metric by which a run with these metadata has its best checkpoint."""
+    metric: str = metadata.get("config", {}).get("best_metric", Config.best_metric)
+    return metric
+
+
+def best_value(metadata: Mapping[str, Any], metric: str) -> float | None:
+    """Returns the highest value of a metric; None if there was no evaluation."""
+    values = [metadata[name][metric] for name in EVALUATIONS if name in metadata]
+    return max(values, default=None)
 
 
 def best_step(saved: Sequence[Saved]) -> int | None:
-    """Returns the step with the highest top-1, the newest among equal ones, if any."""
+    """Returns the best step, the newest among equal ones, if any was evaluated.
+
+    The newest checkpoint says by which metric, since a run may change it.
+    """
+    intact = [metadata for _, metadata in saved if metadata]
+    metric = metric_of(intact[-1] if intact else {})
     evaluated = [
-        (top1, step)
+        (value, step)
         for step, metadata in saved
-        if (top1 := best_top1(metadata)) is not None
+        if (value := best_value(metadata, metric)) is not None
     ]
     return max(evaluated)[1] if evaluated else None
 
@@ -94,12 +105,12 @@ def remove_old(model_dir: Path, keep: int) -> None:
 
 
 def ends_run(
-    model_dir: Path, step: int, train_steps: int, stop_at_top1: float | None = None
+    model_dir: Path, step: int, train_steps: int, config: Config | None = None
 ) -> bool:
     """Returns whether a run ends with a step's checkpoint, which may be corrupt.
 
-    The top-1 at which the run stops is from 0 to 1, or 0 for none; None takes the
-    setting with which the checkpoint was saved.
+    The settings say at which value of which metric it stops; None takes those with
+    which the checkpoint was saved.
     """
     try:
         metadata = integrity.read_metadata(step_dirs.of_step(model_dir, step))
@@ -109,9 +120,11 @@ def ends_run(
         return step >= train_steps
     if step >= train_steps:
         return True
-    if stop_at_top1 is None:
-        stop_at_top1 = metadata.get("config", {}).get("stop_at_top1", 0.0)
-    return 0 < stop_at_top1 <= (best_top1(metadata) or 0.0)
+    stop_at: float = metadata.get("config", {}).get("stop_at", 0.0)
+    metric = metric_of(metadata)
+    if config is not None:
+        stop_at, metric = config.stop_at, config.best_metric
+    return 0 < stop_at <= (best_value(metadata, metric) or 0.0)
 
 
 def newest_settings(model_dir: Path) -> Config | None:

@@ -21,6 +21,12 @@ from resnet.config.recipe import TrainingSettings
 # Files of a run, in its folder.
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
+# By what a checkpoint is the best, and how texts call it.
+BEST_METRICS = {
+    "top1": "top-1",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+}
 _SHOWN_CHARACTERS = 60  # Longest value that an error quotes.
 # RESULTS.md, "Memory": ResNet-50 on 2 ranks with 32 images each took 3,347 MiB in
 # float32 and 2,180 MiB in bfloat16. The difference gives the bytes of an activation,
@@ -140,9 +146,17 @@ class Config(TrainingSettings):
         bounds=COUNT_OR_ZERO,
         topic=topics.CHECKPOINTS,
     )
-    stop_at_top1: float = changeable_setting(
+    best_metric: str = changeable_setting(
+        "top1",
+        "The metric on the validation images by which a checkpoint is the best, one of"
+        " {names}.",
+        elsewhere="eval_metric monitor metric_for_best_model",
+        names=tuple(BEST_METRICS),
+    )
+    stop_at: float = changeable_setting(
         0.0,
-        "The validation top-1, from 0 to 1, at which the run stops; 0 turns it off.",
+        "The value of --best_metric, from 0 to 1, at which the run stops; 0 turns it"
+        " off.",
         bounds=(0, 1),
     )
     recalibration_batches: int = changeable_setting(

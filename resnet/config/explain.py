@@ -10,7 +10,7 @@ from resnet.base import intervals
 from resnet.base.settings import declarations
 from resnet.base.text import WIDTH, counted, hanging, listed
 from resnet.config import phases, resolve, rounds, rules
-from resnet.config.config import Config, Derived, TrainedPhase
+from resnet.config.config import BEST_METRICS, Config, Derived, TrainedPhase
 from resnet.config.optimizers import OPTIMIZERS
 from resnet.config.phases import DRAWN, Phase, PhaseSettings
 from resnet.config.recipe import NO_BOUND, Recipe, TrainingSettings
@@ -228,8 +228,9 @@ def _evaluations(config: Config) -> str:
     text += _clauses(_OF_EVALUATION, config)
     if config.eval_every:
         text += f", and every {intervals.parse(config.eval_every, '--eval_every')}"
-    if config.stop_at_top1:
-        text += f"; the run stops when top-1 reaches {100 * config.stop_at_top1:g} %"
+    if config.stop_at:
+        name = BEST_METRICS[config.best_metric]
+        text += f"; the run stops when {name} reaches {100 * config.stop_at:g} %"
     return text
 
 
@@ -239,7 +240,10 @@ def _checkpoints(derived: Derived) -> str:
     text = f"every {every}"
     if every.unit != "minute":
         text += f" (after {_first_and_last(derived, every)} steps)"
-    text += f"; kept are the newest {config.keep_checkpoints}, the best, and "
+    best = "the best"
+    if config.best_metric != "top1":
+        best = f"that of the highest {BEST_METRICS[config.best_metric]}"
+    text += f"; kept are the newest {config.keep_checkpoints}, {best}, and "
     ends = [
         f"{trained.end_step:,} ({trained.settings.name})"
         for trained in derived.phases

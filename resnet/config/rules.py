@@ -148,8 +148,8 @@ RULES = (
         " eval_views shard_by on_bad_record decoded_cache_mb record_log"
         " recalibration_batches " + _models(lambda row: row.has_image_statistics),
     ),
-    Needs("eval_every stop_at_top1", "mode=train_and_eval"),
-    Needs("stop_at_top1", "eval_every", "else nothing is evaluated before the end"),
+    Needs("eval_every stop_at best_metric", "mode=train_and_eval"),
+    Needs("stop_at", "eval_every", "else nothing is evaluated before the end"),
 )
 PHASE_SETTINGS = tuple(settings.declarations(PhaseSettings))
 RATE_SETTINGS = (

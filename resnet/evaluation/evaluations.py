@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from resnet.base import intervals
-from resnet.checkpoint.retention import best_top1
+from resnet.checkpoint.retention import best_value
 from resnet.config import rounds
 from resnet.config.config import Config
 from resnet.evaluation.evaluator import Evaluator, Result, naming
@@ -50,17 +50,17 @@ class Evaluations:
         """Whether the present state is to be evaluated, and has not been."""
         return (
             self._evaluator is not None
-            and self._state.top1 is None
+            and self._state.best_value is None
             and is_due_after(self._config, self._state.step)
         )
 
     @property
     def target_is_reached(self) -> bool:
-        """Whether the top-1 of the present state has reached `stop_at_top1`."""
-        return 0 < self._config.stop_at_top1 <= (self._state.top1 or 0.0)
+        """Whether the best metric of the present state has reached `stop_at`."""
+        return 0 < self._config.stop_at <= (self._state.best_value or 0.0)
 
     def run(self, log: RunLog) -> dict[str, dict[str, float]]:
-        """Evaluates and logs the results; sets `state.top1`.
+        """Evaluates and logs the results; sets `state.best_value`.
 
         Without a validation split, the last weights are evaluated on training images,
         which sets nothing. All ranks evaluate with the mean of their batch
@@ -87,7 +87,7 @@ class Evaluations:
                 log.evaluated(kind, results[kind], seconds, str(result))
         if not self._has_validation:
             return {}
-        state.top1 = best_top1(results)
+        state.best_value = best_value(results, self._config.best_metric)
         return results
 
 

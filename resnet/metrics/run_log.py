@@ -55,7 +55,11 @@ class RunLog:
         with communicator.collective_errors():
             self._records = RecordLog(config.record_log, state.step, rank, num_ranks)
             self._metrics = MetricsLog(
-                model_dir, state.step, rank, state.top1 is not None, state.num_log_lines
+                model_dir,
+                state.step,
+                rank,
+                state.best_value is not None,
+                state.num_log_lines,
             )
             state.num_log_lines = self._metrics.num_lines
         local_batch_size = config.global_batch_size // num_ranks
@@ -95,13 +99,13 @@ class RunLog:
                 history.append(folder, event, step=self._state.step, **facts)
 
     def training_ended(self, target_is_reached: bool) -> None:
-        """Logs the end of the training, or that it has reached `stop_at_top1`."""
+        """Logs the end of the training, or that it has reached `stop_at`."""
         reason = "is done"
         if self._state.step < self._config.train_steps:
             reason = f"stops after --stop_after_steps={self._config.stop_after_steps}"
             reason += "; without that flag, the same command resumes it"
             if target_is_reached:
-                reason = f"has reached --stop_at_top1={self._config.stop_at_top1:g}"
+                reason = f"has reached --stop_at={self._config.stop_at:g}"
             logging.info("The training %s.", reason)
         self._note("end", reason=f"the training {reason}")
         logging.info(

@@ -35,8 +35,8 @@ class TrainState:
             SGD. Each rank saves its own.
         outer: The outer momentum of local SGD; None if no phase has one.
         losses: Mean losses of the global batches since the last log line.
-        top1: The highest top-1 of the evaluations of this very state; None if it was
-            not evaluated.
+        best_value: The highest `best_metric` of the evaluations of this very state;
+            None if it was not evaluated.
         num_log_lines: Number of lines that the run has logged in `metrics.jsonl`; None
             if that isn't known, as on all ranks except rank 0.
         is_whole: Whether all of it is that after `step` steps; not from the first
@@ -52,7 +52,7 @@ class TrainState:
         self.config = config
         self.step = 0
         self.losses: list[float] = []
-        self.top1: float | None = None
+        self.best_value: float | None = None
         self.num_log_lines: int | None = None
         self.is_whole = True
         self.model = build_model(config) if model is None else model
@@ -99,7 +99,7 @@ class TrainState:
 
     def end_step(self) -> None:
         """Counts a step that has updated the weights, which Lookahead may then move."""
-        self.step, self.top1 = self.step + 1, None
+        self.step, self.best_value = self.step + 1, None
         if self.lookahead is not None:
             self.lookahead.after_step(self.step)
 

@@ -10,7 +10,7 @@ from typing import Any
 from resnet.base.text import counted, duration
 from resnet.checkpoint import retention
 from resnet.config import phases
-from resnet.config.config import Derived
+from resnet.config.config import BEST_METRICS, Derived
 from resnet.metrics.accuracy import interval_text
 from resnet.report import words
 from resnet.report.charts import Table
@@ -89,6 +89,8 @@ def summary(run: RunFolder) -> tuple[str, str, str]:
 def comparison(runs: Sequence[RunFolder]) -> Table:
     """Returns a table of several runs, without settings that are the same in all."""
     rows = []
+    has_top1 = {_metric(run) for run in runs} == {"top1"}
+    best_title = "top-1, best" if has_top1 else "best"
     for run in runs:
         last, best = last_evaluation(run), best_evaluation(run)
         seconds = training_seconds(run)
@@ -98,7 +100,7 @@ def comparison(runs: Sequence[RunFolder]) -> Table:
             "95 % interval": interval_text(last["top1"], last["count"])
             if last
             else MISSING,
-            "top-1, best": _accuracy(best) if best else MISSING,
+            best_title: _best(run, best) if best else MISSING,
             "cross-entropy": last.get("cross_entropy") if last else None,
             "training time": duration(seconds) if seconds else MISSING,
             "images/s": number(usual_speed(run), 3),
@@ -129,9 +131,15 @@ def last_evaluation(run: RunFolder) -> Mapping[str, Any] | None:
 
 
 def best_evaluation(run: RunFolder) -> Mapping[str, Any] | None:
-    """Returns the line of evaluation with the highest top-1; None without any."""
-    lines = filter(_IS_RESULT, (line for line in run.lines if line["kind"] in _KINDS))
-    return max(lines, key=lambda line: line["top1"], default=None)
+    """Returns the line of evaluation with the best metric; None without any."""
+    metric = _metric(run)
+    lines = [line for line in run.lines if line["kind"] in _KINDS and metric in line]
+    return max(filter(_IS_RESULT, lines), key=lambda line: line[metric], default=None)
+
+
+def _metric(run: RunFolder) -> str:
+    """Returns the metric by which a checkpoint is the best."""
+    return run.config.best_metric if run.config is not None else "top1"
 
 
 def usual_speed(run: RunFolder) -> float | None:
@@ -180,8 +188,11 @@ def hosts(run: RunFolder) -> dict[str, Any]:
     return of_start if isinstance(of_start, dict) else {}
 
 
-def _accuracy(line: Mapping[str, Any]) -> str:
-    return f"{percent(line['top1'])}{_KINDS[line['kind']]} at step {line['step']:,}"
+def _best(run: RunFolder, line: Mapping[str, Any]) -> str:
+    metric = _metric(run)
+    text = "" if metric == "top1" else f"{BEST_METRICS[metric]} "
+    text += f"{percent(line[metric])}{_KINDS[line['kind']]}"
+    return f"{text} at step {line['step']:,}"
 
 
 def _what(run: RunFolder) -> str:
@@ -220,8 +231,8 @@ def _how_well(run: RunFolder) -> str:
     if views != "center":
         text += f", views {words.value(views)},"
     text += f" at step {last['step']:,}, the last evaluation."
-    if best["top1"] > last["top1"]:
-        text += f" The best is {_accuracy(best)}."
+    if best[_metric(run)] > last.get(_metric(run), 0.0):
+        text += f" The best is {_best(run, best)}."
     return text
 
 
@@ -282,11 +293,13 @@ def _phases(run: RunFolder) -> Iterator[Moment]:
 
 
 def _checkpoints(run: RunFolder) -> Iterator[Moment]:
+    metric = _metric(run)
     for saved in run.checkpoints:
         text = f"checkpoint, {saved.num_bytes / 1e6:,.1f} MB"
         try:
-            if (top1 := retention.best_top1(saved.metadata)) is not None:
-                text += f", top-1 {percent(top1)}"
+            value = retention.best_value(saved.metadata, metric)
+            if value is not None:
+                text += f", {BEST_METRICS[metric]} {percent(value)}"
         except (KeyError, TypeError):  # Its metadata are damaged.
             pass
         if ended := saved.metadata.get("ends_phase"):

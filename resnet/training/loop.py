@@ -27,7 +27,7 @@ from resnet.training.train_step import TrainStep
 def train_and_evaluate(run: Run, job: Job) -> bool:
     """Trains to `config.last_step`, from the newest checkpoint if there is one.
 
-    Returns whether it has done all steps of the run, or reached `stop_at_top1`.
+    Returns whether it has done all steps of the run, or reached `stop_at`.
 
     Raises:
         AgreedError: On all ranks, if the run's folder is removed or replaced.

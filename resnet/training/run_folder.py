@@ -16,6 +16,7 @@ from resnet.base.errors import UserError
 from resnet.checkpoint import integrity, retention, step_dirs
 from resnet.checkpoint.weight_formats import files as weight_files
 from resnet.config.config import (
+    BEST_METRICS,
     CONFIG_FILE,
     Config,
     load_config,
@@ -151,20 +152,23 @@ def describe_end(config: Config, is_evaluated: bool) -> str:
     steps = step_dirs.saved_steps(model_dir)
     if not steps:
         return ""
-    step, aim = steps[-1], config.stop_at_top1
+    step, metric = steps[-1], config.best_metric
     try:
-        if not retention.ends_run(model_dir, step, config.train_steps, aim):
+        if not retention.ends_run(model_dir, step, config.train_steps, config):
             return ""
         folder = step_dirs.of_step(model_dir, step)
-        top1 = retention.best_top1(integrity.verify(folder, lambda name: True))
+        metadata = integrity.verify(folder, lambda name: True)
+        value = retention.best_value(metadata, metric)
     except UserError:
         return ""  # What restores it says why.
-    if is_evaluated and top1 is None:
+    if is_evaluated and value is None:
         return ""
-    accuracy = "" if top1 is None else f", with a top-1 accuracy of {100 * top1:.2f} %"
+    result = ""
+    if value is not None:
+        result = f", with a {BEST_METRICS[metric]} of {100 * value:.2f} %"
     return (
         f"The run in {model_dir} is complete: it has trained {step:,} steps"
-        f" ({config.epoch(step):.2f} epochs){accuracy}."
+        f" ({config.epoch(step):.2f} epochs){result}."
         f" {_how_to_train_longer(model_dir)}"
     )
 

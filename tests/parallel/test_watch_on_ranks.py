@@ -27,7 +27,7 @@ def stopped_run(run, folders, tmp_path) -> Path:
         "--warmup_steps=0",
         "--train_steps=1000",
         "--eval_every=2steps",
-        "--stop_at_top1=0.01",
+        "--stop_at=0.01",
         *folders,
     )
     return tmp_path / "model"

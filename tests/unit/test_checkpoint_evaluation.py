@@ -198,7 +198,7 @@ def test_a_watch_skips_what_is_damaged_or_gone_and_ends_with_the_run(
 @pytest.mark.parametrize("is_later", [False, True])
 def test_a_watch_ends_with_a_run_that_is_good_enough(model_dir, state, name, is_later):
     """Also if the run saves the result while the checkpoint is evaluated."""
-    settings, good = {"stop_at_top1": 0.75}, {name: {"top1": 0.75}}
+    settings, good = {"stop_at": 0.75}, {name: {"top1": 0.75}}
     save(model_dir, state, 50, config=settings, **({} if is_later else good))
     seen = []
     for evaluated in watched(model_dir, state):
@@ -228,7 +228,7 @@ def test_one_that_is_written_again_while_it_is_read_is_read_again(
 
 
 def test_a_run_that_was_good_enough_and_continues_has_not_ended(model_dir, state):
-    good_enough = {"eval": {"top1": 0.75}, "config": {"stop_at_top1": 0.5}}
+    good_enough = {"eval": {"top1": 0.75}, "config": {"stop_at": 0.5}}
     save(model_dir, state, 15, **good_enough)
     seen = []
     with pytest.raises(AgreedFailure, match="no new checkpoint has appeared"):

@@ -83,7 +83,7 @@ collapse_72ep_4k ranks=128 stop_after_steps=20
   92.61 million images; training stops after step 20 optimizer
   every 10 minutes; kept are the newest 5, the best, and the last
   evaluation only of the whole run, after its last step,
-imagenette ranks=2 accumulation_steps=4 eval_every=2epochs stop_at_top1=0.9 mixup=0.2
+imagenette ranks=2 accumulation_steps=4 eval_every=2epochs stop_at=0.9 mixup=0.2
   2 ranks x 8 x 4 micro-batches
   and every 2 epochs; the run stops when top-1 reaches 90 %
   mixup 0.2

@@ -73,7 +73,7 @@ def records(tmp_path_factory: pytest.TempPathFactory, write_set) -> Path:
         ("--train_steps=10 --warmup_steps=10", "the warmup must end before"),
         ("--weight_decay=tiny", "--weight_decay must be a number; got 'tiny'."),
         ("--first_phase=collapse", "--first_phase must be one of train; got collaps"),
-        ("--stop_at_top1=0.5 --mode=train", "needs --mode=train_and_eval; got"),
+        ("--stop_at=0.5 --mode=train", "needs --mode=train_and_eval; got"),
         ("--num_ranks=64", "--num_ranks is for --explain; mpirun -np says"),
         ("--explain_plot=plan.png", "--explain_plot is for --explain"),
         (

@@ -26,6 +26,16 @@ def test_the_newest_the_best_and_the_ends_of_phases_are_kept():
     assert retention.best_step([evaluated(1, None)]) is None
 
 
+def test_the_newest_checkpoint_says_by_which_metric_one_is_the_best():
+    results = [{"top1": 0.75, "macro_f1": 0.25}, {"top1": 0.5, "macro_f1": 0.5}]
+    saved = [Saved(step, {"eval": numbers}) for step, numbers in enumerate(results, 1)]
+    assert retention.best_step(saved) == 1
+    newest = Saved(3, {"config": {"best_metric": "macro_f1"}})
+    assert retention.best_step([*saved, newest]) == 2
+    assert retention.best_step([*saved, newest, Saved(4, {})]) == 2  # It is corrupt.
+    assert retention.steps_to_remove([*saved, newest], 1) == [1]
+
+
 def test_saving_removes_what_is_not_kept(tmp_path):
     save(tmp_path, 1, keep=1, eval={"top1": 0.75})
     save(tmp_path, 2, keep=1, ends_phase="init")
@@ -43,12 +53,12 @@ def test_a_corrupt_one_is_neither_best_nor_the_end_of_a_phase(tmp_path):
     assert [one.step for one in saved] == [1, 2]
     assert retention.best_step(saved) == 2
     assert retention.phase_ends(saved) == {}
-    assert not retention.ends_run(tmp_path, 1, 7, 0.5)
-    assert retention.ends_run(tmp_path, 1, 1, 0.5)
+    assert not retention.ends_run(tmp_path, 1, 7)
+    assert retention.ends_run(tmp_path, 1, 1)
 
 
 @pytest.mark.parametrize(
-    ("metadata", "stop_at_top1", "ends"),
+    ("metadata", "stop_at", "ends"),
     [
         ({"eval": {"top1": 0.5}}, 0.5, True),
         ({"eval": {"top1": 0.25}, "eval_ema": {"top1": 0.75}}, 0.5, True),
@@ -58,11 +68,12 @@ def test_a_corrupt_one_is_neither_best_nor_the_end_of_a_phase(tmp_path):
     ],
 )
 def test_a_run_ends_at_its_last_step_or_its_target(
-    tmp_path, metadata, stop_at_top1, ends
+    tmp_path, make_config, metadata, stop_at, ends
 ):
     save(tmp_path, 3, **metadata)
-    assert retention.ends_run(tmp_path, 3, 7, stop_at_top1) is ends
-    save(tmp_path, 4, config={"stop_at_top1": stop_at_top1}, **metadata)
+    config = make_config(stop_at=stop_at, eval_every="1epoch", mode="train_and_eval")
+    assert retention.ends_run(tmp_path, 3, 7, config) is ends
+    save(tmp_path, 4, config={"stop_at": stop_at}, **metadata)
     assert retention.ends_run(tmp_path, 4, 7) is ends
     assert retention.ends_run(tmp_path, 4, 4)
 

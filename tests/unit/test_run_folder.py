@@ -93,7 +93,7 @@ def _flip_a_bit(folder: pathlib.Path) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"x")
 
 
-STOPS = {"stop_at_top1": 0.25, "eval_every": "1step"}
+STOPS = {"stop_at": 0.25, "eval_every": "1step"}
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,9 @@ def test_a_run_that_is_good_enough_is_done(supervised, model_dir, wanted, expect
     settings = {
         "mode": "train_and_eval",
         "eval_every": "1steps",
-        "stop_at_top1": wanted,
+        "stop_at": wanted,
     }
-    save(model_dir, 4, eval={"top1": 0.75}, config={"stop_at_top1": 0.5})
+    save(model_dir, 4, eval={"top1": 0.75}, config={"stop_at": 0.5})
     code, made = supervised("exit 0", settings={"train_steps": 7, **settings})
     assert (code, len(made)) == expected
 

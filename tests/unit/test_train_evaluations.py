@@ -4,18 +4,22 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from absl import logging
 
-from resnet.checkpoint import tensors
+from resnet.checkpoint import retention, tensors
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.distributed.communicator import AgreedFailure
 from resnet.evaluation import evaluations
 from resnet.evaluation.evaluations import METRICS_KINDS
 from resnet.evaluation.evaluator import Result
 from resnet.metrics import jsonl
+from resnet.metrics.class_metrics import ByClass
 from resnet.optim.train_state import TrainState
+from resnet.report import folder
+from resnet.report.story import best_evaluation
 from tests import smallest
 from tests.unit import small_training
 from tests.unit.small_training import (
@@ -138,6 +142,33 @@ class Top1s:
         return Result(self.left.pop(0), 1.0, loss=penalty, cross_entropy=0.0, count=12)
 
 
+class MacroF1s(Top1s):
+    """The same, of a macro F1: the top-1 is 1 less that."""
+
+    def evaluate(self, penalty: float) -> Result:
+        f1 = super().evaluate(penalty).top1
+        right, whole = np.array([256 * f1]), np.array([256])
+        by_class = ByClass(right, whole, whole)
+        return Result(1 - f1, 1.0, penalty, 0.0, count=12, by_class=by_class)
+
+
+@pytest.mark.usefixtures("nothing_computed")
+def test_the_named_metric_decides_which_checkpoint_is_best_and_ends_the_run(
+    run, tmp_path, monkeypatch
+):
+    facts = {**NETWORK, "mode": "train_and_eval", "eval_every": "1steps"}
+    for metric, best_of_two, end in (("macro_f1", 2, 4), ("top1", 1, 3)):
+        evaluator = MacroF1s(0.5, 0.75, 0.125, 0.875)
+        monkeypatch.setattr(evaluations, "Evaluator", evaluator)
+        model_dir = tmp_path / metric
+        assert run(model_dir, **facts, best_metric=metric, stop_at=0.8125)
+        saved = retention.list_saved(model_dir)
+        assert saved[-1].step == end
+        assert retention.best_step(saved) == end
+        assert retention.best_step(saved[:2]) == best_of_two
+        assert best_evaluation(folder.read(model_dir))["step"] == end
+
+
 @pytest.mark.usefixtures("nothing_computed")
 def test_a_run_ends_when_it_is_good_enough_and_then_has_nothing_left_to_do(
     run, tmp_path, monkeypatch
@@ -150,11 +181,11 @@ def test_a_run_ends_when_it_is_good_enough_and_then_has_nothing_left_to_do(
         assert evaluator.left == []
         return [line["step"] for line in lines(tmp_path, "eval")]
 
-    assert run_with(0.25, 0.75, stop_at_top1=0.5) == [1, 2]
+    assert run_with(0.25, 0.75, stop_at=0.5) == [1, 2]
     assert saved_steps(tmp_path)[-1] == 2
-    assert run_with(stop_at_top1=0.5) == [1, 2]
+    assert run_with(stop_at=0.5) == [1, 2]
     # A higher aim continues the run; it isn't reached, and the run ends with the steps.
-    assert run_with(0.75, 0.8, 0.5, 0.25, stop_at_top1=0.9375) == [1, 2, 3, 4, 5, 6]
+    assert run_with(0.75, 0.8, 0.5, 0.25, stop_at=0.9375) == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.usefixtures("nothing_computed")

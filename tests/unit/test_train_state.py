@@ -118,7 +118,7 @@ def test_a_new_run_begins_with_the_phase_that_is_named(of_phases, tmp_path, capl
     for name, step in (("", 0), ("first", 0), ("second", 4)):
         config = dataclasses.replace(of_phases, first_phase=name)
         state = begun(config, tmp_path)
-        assert (state.step, state.losses, state.top1) == (step, [], None)
+        assert (state.step, state.losses, state.best_value) == (step, [], None)
         fresh = TrainState(config).tensors()
         assert_equal(values_of(state.tensors().values()), values_of(fresh.values()))
     words = "starts with phase second, at step 4, from random initialization"
@@ -156,9 +156,9 @@ def save(
 
 def test_a_run_resumes_from_what_was_saved(config, old_run):
     state = begun(config, old_run)
-    assert (state.step, state.losses, state.top1) == (8, [], None)
+    assert (state.step, state.losses, state.best_value) == (8, [], None)
     restore.restore(state, checkpoints.load(old_run, 7))
-    assert (state.step, state.losses, state.top1) == (7, [1.0, 2.0], 0.5)
+    assert (state.step, state.losses, state.best_value) == (7, [1.0, 2.0], 0.5)
 
 
 @pytest.mark.parametrize("ema_decay", [0.0, 0.5])
@@ -175,7 +175,7 @@ def test_a_new_run_can_begin_with_the_weights_of_another(
         tmp_path,
     )
     # The weights and nothing else.
-    assert (state.step, state.losses, state.top1) == (4, [], None)
+    assert (state.step, state.losses, state.best_value) == (4, [], None)
     expected = values_of(trained.model.variables)
     assert_equal(values_of(state.model.variables), expected)
     assert not any(one.any() for one in values_of(state.optimizer.velocities.values()))

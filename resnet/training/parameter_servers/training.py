@@ -158,7 +158,7 @@ class AsyncTraining:
         first = state.step * self._workers.num_workers
         number, end_number = first, end * self._workers.num_workers
         to_read = self._parts_from(first)
-        state.top1 = None
+        state.best_value = None
         self._ended_at = self._polled_at = time.monotonic()
         while number < end_number or self._closures.running:
             is_between = number % self._workers.num_workers == 0
