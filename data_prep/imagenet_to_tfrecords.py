@@ -10,7 +10,7 @@ RAW contains train/<class>/* and validation/<class>/*, or only <class>/*, of
 which --validation_fraction=0.1 holds out a tenth. --labels=FILE names the
 classes in a table instead. RAW can also contain ImageNet's validation images
 without folders, its tar archives as downloaded, CIFAR-10's binary or Python
-version, or WebDataset's tar archives.
+version, WebDataset's tar archives, or Parquet files.
 The program writes RECORDS/train/train-00000-of-01024 and so on, one index
 file per split and, last, manifest.json. --in_place writes only the last two, by
 which training reads the images where they are. If a conversion was interrupted,
@@ -52,7 +52,7 @@ class Settings(cli.OutputSettings):
     raw_data_dir: str | None = setting(
         None,
         "Source folder: images in train/ and validation/ or in folders of classes, or"
-        " archives of ImageNet, CIFAR-10 or WebDataset.",
+        " archives of ImageNet, CIFAR-10 or WebDataset, or Parquet files.",
         unset="none",
         elsewhere="data_dir input_dir src",
     )

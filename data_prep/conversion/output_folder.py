@@ -80,6 +80,8 @@ def check_apart(
             f" --local_scratch_dir and --raw_data_dir are {root}. Choose another"
             f" output folder, such as {root / 'records'}."
         )
+    if not folders.hold_images(raw_data_dir, validation_split):
+        return
     for folder in folders.find(raw_data_dir, validation_split):
         if root.resolve().is_relative_to(folder.resolve()):
             raise UserError(

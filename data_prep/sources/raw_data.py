@@ -8,7 +8,14 @@ import pathlib
 from collections.abc import Callable
 
 from data_prep.records.manifest import VALIDATION
-from data_prep.sources import archives, cifar10, folders, label_table, webdataset
+from data_prep.sources import (
+    archives,
+    cifar10,
+    folders,
+    label_table,
+    parquet,
+    webdataset,
+)
 from data_prep.sources.image_list import Source
 from resnet.base.errors import UserError
 from resnet.base.text import first_of
@@ -43,7 +50,7 @@ def open_raw_data(
         kinds[path.name] = cifar10.read
     containers: list[pathlib.Path] = []
     if not kinds and not folders.hold_images(root, validation_split):
-        for module in (webdataset,):
+        for module in (webdataset, parquet):
             if paths := module.find(root):
                 kinds[paths[0].name] = functools.partial(
                     module.read, validation_split=validation_split

@@ -131,7 +131,9 @@ def test_metadata_say_what_the_project_is(wheel):
     assert licenses - {None} == {"Apache-2.0"}
     required = metadata.get_all("Requires-Dist")
     assert 'tensorflow-cpu==2.21.0; platform_machine == "x86_64"' in required
-    assert {"mpich==5.0.2", 'tensorflow-datasets; extra == "tfds"'} <= {*required}
+    extras = ("tensorflow-datasets", "tfds"), ("pyarrow", "parquet")
+    expected = {f'{package}; extra == "{extra}"' for package, extra in extras}
+    assert {"mpich==5.0.2", *expected} <= {*required}
     python = "Programming Language :: Python :: "
     classifiers = set(metadata.get_all("Classifier"))
     assert {f"{python}3.{minor}" for minor in range(10, 14)} <= classifiers

@@ -256,7 +256,9 @@ def test_records_are_those_of_class_folders(tmp_path):
     for split, files in members.items():
         shard(tmp_path / "shards", f"{split}-0.tar", files)
     for kind in ("folders", "shards"):
-        done = convert_here(tmp_path / kind, tmp_path / f"{kind}-records")
+        done = convert_here(
+            tmp_path / kind, tmp_path / f"{kind}-records", "--validation_split=val"
+        )
         assert done.returncode == 0, done.stderr
     records = [
         {path.relative_to(root): path.read_bytes() for path in root.rglob("*-of-*")}

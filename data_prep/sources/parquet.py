@@ -1,0 +1,260 @@
+"""Lists the images in Parquet files, as Hugging Face's `datasets` writes them.
+
+train-00000-of-00002.parquet    a column with the images, one with their classes
+
+A value of an uncompressed column is one span of the file, behind its length: in a page
+of values or, with others that occur again, in the dictionary before them. Source:
+https://parquet.apache.org/docs/file-format/data-pages/encodings/.
+"""
+
+import itertools
+import json
+import mmap
+import pathlib
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from data_prep.records.class_names import normalized
+from data_prep.sources import container_files, imagenet_labels
+from data_prep.sources.container_files import LabelledImage
+from data_prep.sources.image_list import Source
+from resnet.base.errors import UserError
+
+_EXTENSIONS = (".parquet",)
+_LABELS = ("label", "labels", "class", "class_name", "category", "target")
+_BYTES, _PATH = "bytes", "path"  # The fields of a column with images.
+_ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}
+_BATCH = 16  # Rows read at once: few, so that their memory is used again.
+_LENGTH_BYTES = 4  # Little-endian, before each value.
+_TAIL = 64  # Bytes at the end of an image, by which equal ones are looked up.
+
+
+class _Columns(NamedTuple):
+    """The columns with the images and their classes."""
+
+    image: str
+    is_struct: bool  # Whether the image is a field of it.
+    label: str
+    class_names: tuple[str, ...]  # Of labels that are numbers; or empty.
+
+
+def find(root: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the Parquet files in `root` and its folders `data` and of splits."""
+    return container_files.find(root, _EXTENSIONS)
+
+
+def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
+    """Returns the images of the files that `find` finds; reads all of them.
+
+    Raises UserError if a file is corrupt or its images are compressed, if there isn't
+    one column with images and one with classes, or if a value is missing.
+    """
+    paths, warnings = container_files.by_split(root, find(root), validation_split)
+    columns = {path: _columns(path) for path in itertools.chain(*paths.values())}
+    (first, expected), *_ = columns.items()
+    for path, other in columns.items():
+        if other != expected:
+            raise UserError(
+                f"all Parquet files must have the same columns and classes; {path} has"
+                f" {_described(other)}, {first} {_described(expected)}"
+            )
+    splits = container_files.list_splits(
+        root,
+        {
+            split: itertools.chain.from_iterable(_images(p, expected) for p in files)
+            for split, files in paths.items()
+        },
+        expected.class_names,
+    )
+    class_names = next(iter(splits.values())).class_names
+    return Source(
+        class_names=class_names,
+        class_descriptions=imagenet_labels.describe(class_names),
+        splits=splits,
+        description={"raw_data_dir": str(root), "parquet": True},
+        warnings=warnings,
+    )
+
+
+def _described(columns: _Columns) -> str:
+    names = f" of {len(columns.class_names)} classes" * bool(columns.class_names)
+    return f"{columns.image} and {columns.label}{names}"
+
+
+def _open(path: pathlib.Path) -> Any:
+    """Returns the `pyarrow.parquet.ParquetFile`."""
+    try:
+        import pyarrow.parquet  # Large, and needed only here.
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"reading {path} needs the package {error.name}, which isn't installed."
+            " Run: pip install pyarrow"
+        ) from error
+    try:
+        return pyarrow.parquet.ParquetFile(path, memory_map=True)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _corrupt(path, error) from error
+
+
+def _columns(path: pathlib.Path) -> _Columns:
+    """Returns the columns of a file, as its schema and `datasets` metadata tell."""
+    with _open(path) as file:
+        schema = file.schema_arrow
+    import pyarrow.types as types
+
+    features = _features(schema.metadata or {})
+    structs, binaries, texts, numbers = [], [], [], []
+    for field in schema:
+        kind = field.type
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        if types.is_struct(kind) and kind.get_field_index(_BYTES) >= 0:
+            structs.append(field.name)
+        elif types.is_binary(kind) or types.is_large_binary(kind):
+            binaries.append(field.name)
+        elif types.is_string(kind) or types.is_large_string(kind):
+            texts.append(field.name)
+        elif types.is_integer(kind):
+            numbers.append(field.name)
+
+    def of_type(kind: str, names: Iterable[str]) -> list[str]:
+        return [n for n in names if features.get(n, {}).get("_type") == kind]
+
+    named = [name for name in (*numbers, *texts) if name.lower() in _LABELS]
+    images = of_type("Image", (*structs, *binaries)) or structs or binaries
+    labels = of_type("ClassLabel", numbers) or named or texts
+    for what, fitting in (("images", images), ("classes", labels)):
+        if len(fitting) != 1:
+            raise UserError(
+                f"{path} must have one column with the {what}; of"
+                f" {', '.join(schema.names)} there fit"
+                f" {', '.join(fitting) or 'none'}. Write a file with one of them."
+            )
+    names = features.get(labels[0], {}).get("names") or ()
+    is_struct = images[0] in structs
+    return _Columns(images[0], is_struct, labels[0], tuple(map(normalized, names)))
+
+
+def _features(metadata: dict[bytes, bytes]) -> dict[str, dict[str, Any]]:
+    """Returns what `datasets` knows of the columns; empty if it didn't write them."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        return {key: value for key, value in features.items() if type(value) is dict}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+def _images(path: pathlib.Path, columns: _Columns) -> Iterator[LabelledImage]:
+    """Yields the images of a file in their order."""
+    with (
+        _open(path) as file,
+        open(path, "rb") as content,
+        mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        row = 0
+        for group in range(file.num_row_groups):
+            start, end = _chunk(path, file.metadata.row_group(group), columns)
+            values = _values(path, file, group, columns)
+            images, rows = itertools.tee(values)
+            offsets = spans(data, start, end, (image for image, _, _ in images))
+            for (image, name, label), offset in zip(rows, offsets, strict=True):
+                if offset < 0:
+                    raise UserError(
+                        f"the image of row {row:,} of {path} isn't one span of bytes."
+                        f" {_advice(path)}"
+                    )
+                filename = name.rpartition("/")[2] or f"{path.stem}-{row:08d}"
+                yield LabelledImage(str(path), filename, label, offset, len(image))
+                row += 1
+
+
+def _values(
+    path: pathlib.Path, file: Any, group: int, columns: _Columns
+) -> Iterator[tuple[bytes, str, int | str]]:
+    """Yields image, name and label of each row of a row group."""
+    import pyarrow
+
+    names = [columns.image, columns.label]
+    row = 0
+    try:
+        for batch in file.iter_batches(
+            _BATCH, row_groups=[group], columns=names, use_threads=False
+        ):
+            images, filenames = batch.column(columns.image), [""] * len(batch)
+            if columns.is_struct:
+                index_of, fields = images.type.get_field_index, images.flatten()
+                images = fields[index_of(_BYTES)]
+                if index_of(_PATH) >= 0:
+                    filenames = fields[index_of(_PATH)].to_pylist()
+            labels = batch.column(columns.label).to_pylist()
+            for image, filename, label in zip(
+                images.to_pylist(), filenames, labels, strict=True
+            ):
+                if image is None or label in (None, ""):
+                    what = columns.image if image is None else columns.label
+                    raise UserError(
+                        f"row {row:,} of row group {group} of {path} must have a value"
+                        f" in the column {what!r}; it has none there. Write the file"
+                        " without such rows, with the bytes of the images in it."
+                    )
+                yield image, filename or "", label
+                row += 1
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _corrupt(path, error) from error
+
+
+def _chunk(path: pathlib.Path, group: Any, columns: _Columns) -> tuple[int, int]:
+    """Returns the span of the images of a row group, which must be uncompressed."""
+    name = f"{columns.image}.{_BYTES}" if columns.is_struct else columns.image
+    chunks = map(group.column, range(group.num_columns))
+    chunk = next(chunk for chunk in chunks if chunk.path_in_schema == name)
+    if chunk.compression != "UNCOMPRESSED" or not {*chunk.encodings} <= _ENCODINGS:
+        raise UserError(
+            f"the column {name} of {path} must be uncompressed and in plain encoding,"
+            " so that each image is one span of bytes; it has"
+            f" {chunk.compression}, {' and '.join(chunk.encodings)}. {_advice(path)}"
+        )
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    return start, start + chunk.total_compressed_size
+
+
+def spans(
+    data: bytes | mmap.mmap, start: int, end: int, values: Iterable[bytes]
+) -> Iterator[int]:
+    """Yields the offset of each value in a chunk from byte `start` to byte `end`.
+
+    They are mostly in the chunk's order, with headers of pages between; one that occurs
+    again may be there once. The bytes at each offset have been compared with the value;
+    -1 stands for one that isn't there.
+    """
+    earlier: dict[tuple[int, bytes], int] = {}
+    position = start
+    for value in values:
+        length = len(value).to_bytes(_LENGTH_BYTES, "little")
+        offset = position + _LENGTH_BYTES
+        stop = offset + len(value)
+        if data[position:offset] != length or data[offset:stop] != value:
+            key = len(value), value[-_TAIL:]
+            offset = earlier.get(key, -1)
+            if offset < 0 or data[offset : offset + len(value)] != value:
+                offset = data.find(length + value, position, end)
+                if offset < 0:
+                    offset = data.find(length + value, start, end)
+                if offset >= 0:
+                    offset += _LENGTH_BYTES
+                    position = max(position, offset + len(value))
+        else:
+            position = stop
+        earlier.setdefault((len(value), value[-_TAIL:]), offset)
+        yield offset
+
+
+def _advice(path: pathlib.Path) -> str:
+    return (
+        'Write it again: python -c "import pyarrow.parquet as p; p.write_table('
+        f"p.read_table('{path.name}'), 'new-{path.name}', compression='none')\""
+    )
+
+
+def _corrupt(path: pathlib.Path, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())
+    return UserError(f"{path} is not a readable Parquet file: {reason}. Copy it again.")
