@@ -54,8 +54,9 @@ INSTALL = . install/pip_settings.sh && take_pip_sources $(1) && $(1) -m pip inst
 	--no-deps --require-hashes $(if $(WHEELS),--no-index --find-links "$(WHEELS)") -r $(2)
 
 dev: venv  ## What tests, lint and types need besides, in .venv (they call it)
-	@[ .venv/dev -nt requirements-dev.txt ] || \
-	  { $(call INSTALL,$(BIN)/python,requirements-dev.txt) && touch .venv/dev; }
+	@[ .venv/dev -nt requirements-dev.txt ] && [ .venv/dev -nt requirements-parquet.txt ] || { \
+	  $(call INSTALL,$(BIN)/python,requirements-dev.txt -r requirements-parquet.txt) && \
+	  touch .venv/dev; }
 
 # Tests find the environment's programs first.
 unit parallel jobs faults root cluster mpis offline browser reframe: export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -152,6 +153,7 @@ lock:  ## Write requirements*.txt again (UPGRADE=--upgrade: newest)
 	.lock-venv/bin/python -m pip install --quiet $(UV)
 	$(COMPILE) requirements.in -o requirements.txt
 	$(COMPILE) requirements-export.in -o requirements-export.txt
+	$(COMPILE) --no-config requirements-parquet.in -o requirements-parquet.txt
 	$(COMPILE) requirements-dev.in -o requirements-dev.txt
 	$(COMPILE) requirements-browser.in -o requirements-browser.txt
 	$(COMPILE) requirements-reframe.in -o requirements-reframe.txt

@@ -23,8 +23,6 @@ VERSION_FILE = ROOT / "resnet" / "base" / "__init__.py"
 LIBRARIES = ("libresnet_ops.so", "libresnet_ops.key", "libresnet_ports.so")
 # What only --tfds_name needs: as an extra, since it brings 70 MB of packages.
 TFDS = ("tensorflow-datasets", "importlib_resources")
-# What only Parquet files need: as an extra, since it has 170 MB.
-PARQUET = ("pyarrow",)
 # Folders of programs, which a wheel holds in the folder resnet_cpu. As packages they
 # would replace others of these names in an environment (resnet/base/program.py).
 PROGRAMS = ("eval", "launch")
@@ -34,9 +32,7 @@ def direct_requirements(file: str = "requirements.in") -> list[str]:
     """Returns the lines of a file of requirements, without comments."""
     text = Path(__file__).with_name(file).read_text(encoding="utf-8")
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
-    return [
-        line for line in lines if line and not line.startswith(("-c", *TFDS, *PARQUET))
-    ]
+    return [line for line in lines if line and not line.startswith(("-c", *TFDS))]
 
 
 class BuildWithOps(build_py):
@@ -169,7 +165,7 @@ setup(
     install_requires=direct_requirements(),
     extras_require={
         "export": direct_requirements("requirements-export.in"),
-        "parquet": list(PARQUET),
+        "parquet": direct_requirements("requirements-parquet.in"),
         "tfds": list(TFDS),
     },
     entry_points={

@@ -7,6 +7,8 @@ import pathlib
 import re
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -49,10 +51,21 @@ def write_archives(root: pathlib.Path) -> None:
         write(root / f"a-train-{number}.tar", tar(images()[number::2]))
 
 
+def write_parquet(root: pathlib.Path) -> None:
+    rows = [{"bytes": data, "path": name} for name, data in images()]
+    table = pyarrow.table({"image": rows, "label": [row["path"][:2] for row in rows]})
+    root.mkdir()
+    path = root / "train-00000-of-00001.parquet"
+    # The first values are in a dictionary, the others in plain pages.
+    options = {"compression": "none", "dictionary_pagesize_limit": 4_000}
+    pyarrow.parquet.write_table(table, path, **options)
+
+
 CONTAINERS = {
     "JPEG files": write_folders,
     "PNG files": functools.partial(write_folders, kind="PNG"),
     "WebDataset": write_archives,
+    "Parquet": write_parquet,
 }
 
 
