@@ -262,11 +262,21 @@ def resolve_settings(
         if is_first:
             check_export(config)
             lock, measured = run_folder.prepare(config)
-            if weights:
-                text = class_weights.describe(weights, config.class_names)
-                logging.info("The loss has %s.", text)
+            log_weights(config, split.label_counts)
     measured = communicator.broadcast(measured)
     return dataclasses.replace(config, **measured), splits, lock
+
+
+def log_weights(config: Config, label_counts: Sequence[int]) -> None:
+    """Logs by what the classes are weighted, in the loss and in the sampling."""
+    names, weights = config.class_names, config.class_weight_values
+    if weights:
+        text = class_weights.describe(weights, names)
+        logging.info("The weights of classes in the loss are %s.", text)
+    if config.sampling != "natural":  # An image is used as often as it would weigh.
+        uses = class_weights.resolve(config.sampling, names, label_counts)
+        text = class_weights.describe(uses, names)
+        logging.info("An epoch uses each image of a class %s times.", text)
 
 
 def write_settings(

@@ -45,10 +45,10 @@ def resolve(
 
 
 def describe(weights: Sequence[float], class_names: Sequence[str]) -> str:
-    """Returns the smallest and the largest weight with their classes."""
+    """Returns the smallest and the largest weight, with their classes."""
     ends = [weights.index(end) for end in (min(weights), max(weights))]
     texts = [f"{weights[label]:.4g} ({class_names[label]})" for label in ends]
-    return f"class weights from {texts[0]} to {texts[1]}"
+    return f"from {texts[0]} to {texts[1]}"
 
 
 def _read(path: str, class_names: Sequence[str]) -> tuple[float, ...]:

@@ -183,6 +183,14 @@ class TrainingSettings(CompressionSettings, AsyncSettings):
     muon_momentum: float = recipe_setting(
         0.6, "The momentum of convolutions with Muon.", bounds=FRACTION
     )
+    sampling: str = setting(
+        "natural",
+        "How often images of each class are read, one of {names}: each image once per"
+        " epoch, all classes equally often, or in proportion to the roots of their"
+        " numbers of training images.",
+        names=("natural", "balanced", "root"),
+        topic=topics.DATA,
+    )
     class_weights: str = setting(
         "none",
         "The weights of the classes in the loss: none, balanced (in inverse proportion"

@@ -33,6 +33,7 @@ def train_batches(reading: Reading, start_step: int = 0) -> "Batches":
             reading.local_batch_size,
             shard.records.num_examples,
             reading.accumulation_steps,
+            reading.classes,
         )
 
     return Batches(

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +15,7 @@ from resnet.data import decoding, example_order
 from resnet.data.augmentation import mixing, preprocessing
 from resnet.data.augmentation.preprocessing import Normalization
 from resnet.data.corrupt_records import Replacements
+from resnet.data.example_order import ClassOrder
 from resnet.data.record_files import ExampleShard, RecordFiles, read_example, read_image
 
 PREFETCHED_BATCHES = 2
@@ -67,6 +68,7 @@ class Reading:
     on_bad_record: str = "fail"  # Or "skip", as `CorruptRecords` takes it.
     # The size of the cache of decoded images in units of 10**6 bytes; 0 for no cache.
     decoded_cache_mb: int = 0
+    classes: ClassOrder | None = None  # None for natural sampling.
 
     @classmethod
     def of_run(
@@ -77,7 +79,12 @@ class Reading:
         num_parallel_calls: int,
     ) -> "Reading":
         """Returns what one of all `num_ranks` ranks reads in a run."""
+        classes = None
+        if config.sampling != "natural":
+            labels = shard.records.index["class_index"]
+            classes = ClassOrder.of(labels, config.sampling)
         return cls(
+            classes=classes,
             shard=shard,
             phases=config.phases,
             local_batch_size=config.global_batch_size // num_ranks,
@@ -132,7 +139,7 @@ def to_read(
 ) -> Callable[[tf.Tensor], ToRead]:
     """Returns a function from the number of a micro-batch to what to read for it."""
     shard, records = reading.shard, reading.shard.records
-    order = of_run(reading.seed, records.num_examples)
+    order = of_run(reading.seed, records.num_examples, reading.classes)
     location_of = _locations(records)
     number_of = tf.constant(records.number_of_example)
 
@@ -146,12 +153,11 @@ def to_read(
             shard.num_ranks,
         )
         positions = first + tf.range(size, dtype=tf.int64)
-        example, key = order(positions)
+        example, key, use = order(positions)
         example, mask = replacements.replace(example)
         numbers = tf.gather(number_of, example)
         seeds = tf.stack([key, numbers], axis=1)
-        epochs = positions // records.num_examples
-        flips = example_order.alternating_flips(numbers, reading.seed, epochs)
+        flips = example_order.alternating_flips(numbers, reading.seed, use)
         return ToRead(example, mask, seeds, flips, *location_of(example))
 
     return examples_of
@@ -205,15 +211,14 @@ def examples_of_micro_batch(
     local_batch_size: int,
     num_examples: int,
     accumulation_steps: int = 1,
+    classes: ClassOrder | None = None,
 ) -> np.ndarray:
     """Returns the examples of a micro-batch before any is replaced, `[size]` int64."""
     first, size = example_order.micro_batch_positions(
         micro_batch, accumulation_steps, local_batch_size * num_ranks, rank, num_ranks
     )
     position = first + np.arange(size)
-    return example_order.shuffled(
-        position % num_examples, seed, position // num_examples, num_examples
-    )
+    return example_order.examples_at(position, seed, num_examples, classes)[0]
 
 
 def eval_batches(
@@ -415,36 +420,41 @@ _AUGMENTATION_STREAM = 1000  # For `mix_seed`; the streams of the order are lowe
 
 @functools.lru_cache(maxsize=16)
 def of_run(
-    seed: int, num_examples: int
-) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+    seed: int, num_examples: int, classes: ClassOrder | None = None
+) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
     """Returns the order of a run as a function that is traced once.
 
-    It takes positions of the run and returns the examples there and their keys for the
-    augmentation, all `[n]` int64.
+    It takes positions of the run and returns the examples there, their keys for the
+    augmentation and the numbers of their uses, all `[n]` int64.
     """
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
-    def order(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        epoch = position // num_examples
-        example = _shuffled(position % num_examples, seed, epoch, num_examples)
-        return example, example_order.mix_seed(seed, _AUGMENTATION_STREAM, epoch)
+    def order(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        example, use = example_order.examples_at(
+            position, seed, num_examples, classes, _TENSORFLOW
+        )
+        return example, example_order.mix_seed(seed, _AUGMENTATION_STREAM, use), use
 
     return order
 
 
-def _shuffled(
-    position_in_epoch: tf.Tensor, seed: int, epoch: tf.Tensor, num_examples: int
+def _walk(
+    x: tf.Tensor, keys: tf.Tensor, ab: tuple[Any, Any], num_examples: Any
 ) -> tf.Tensor:
-    """Returns what `example_order.shuffled` returns, for tensors inside a graph."""
-    keys = tf.unstack(example_order.round_keys(seed, epoch))
-
     def shuffle(x: tf.Tensor, is_due: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        again = example_order.shuffle_once(x, keys, num_examples)
+        again = example_order.shuffle_once(x, tf.unstack(keys), ab)
         x = tf.where(is_due, again, x)
         return x, x >= num_examples
 
     return tf.while_loop(
         lambda x, is_due: tf.reduce_any(is_due),
         shuffle,
-        (position_in_epoch, tf.ones_like(position_in_epoch, tf.bool)),
+        (x, tf.ones_like(x, tf.bool)),
     )[0]
+
+
+_TENSORFLOW = example_order.Library(
+    walk=_walk,
+    take=lambda values, indices: tf.gather(tf.constant(values), indices),
+    search=lambda ends, x: tf.searchsorted(tf.constant(ends), x, side="right"),
+)

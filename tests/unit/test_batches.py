@@ -14,6 +14,7 @@ from resnet.config.config import Config
 from resnet.data import example_order
 from resnet.data.batches import Batches
 from resnet.data.corrupt_records import CorruptRecords, Replacements
+from resnet.data.example_order import ClassOrder
 from resnet.data.input_pipeline import Batch
 from resnet.data.record_files import RecordFiles
 from tests.unit.read_batches import assert_equal, evaluate, join, open_train, train
@@ -70,12 +71,13 @@ def test_a_corrupt_record_ends_a_run_with_a_sentence(records, config, put_record
         train(corrupt, config, on_bad_record="fail")
 
 
-def wanted_examples(config: Config) -> list[list[int]]:
+def wanted_examples(config: Config, sampling: str = "natural") -> list[list[int]]:
     """The examples of each step, by the arithmetic of the order."""
+    labels, classes = np.arange(NUM_EXAMPLES) % NUM_CLASSES, None
+    if sampling != "natural":
+        classes = ClassOrder.of(labels, sampling)
     position = np.arange(6 * NUM_STEPS)
-    order = example_order.shuffled(
-        position % NUM_EXAMPLES, config.seed, position // NUM_EXAMPLES, NUM_EXAMPLES
-    )
+    order, _ = example_order.examples_at(position, config.seed, NUM_EXAMPLES, classes)
     return order.reshape(NUM_STEPS, 6).tolist()
 
 
@@ -102,8 +104,9 @@ def test_the_next_record_stands_in_whatever_the_corruption(
     replacements = {1: 2, 3: 4, 5: 6, 7: 8, 9: 10, 11: 0, 12: 0}
     for number, content in zip(replacements, DAMAGES.values(), strict=True):
         records = put_record(records, number, content)
-    read = train(records, config)
-    assert_replaced(read, wanted_examples(config), replacements, numbers_in)
+    read = train(records, config, sampling="balanced")
+    wanted = wanted_examples(config, "balanced")
+    assert_replaced(read, wanted, replacements, numbers_in)
 
 
 def test_runs_of_corrupt_records_are_skipped_in_training_and_in_evaluation(

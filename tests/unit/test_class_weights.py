@@ -31,9 +31,7 @@ def test_balanced_is_that_of_scikit_learn():
     expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
     weights = class_weights.resolve("balanced", "abcd", counts)
     assert weights == pytest.approx([*expected, 1])
-    assert class_weights.describe(weights, "abcd") == (
-        "class weights from 0.6667 (a) to 3.333 (b)"
-    )
+    assert class_weights.describe(weights, "abcd") == ("from 0.6667 (a) to 3.333 (b)")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.data import batches, example_order, input_pipeline
 from resnet.data.corrupt_records import Replacements
+from resnet.data.example_order import ClassOrder
 from resnet.data.input_pipeline import Batch, DecodedCache, ToRead
 from resnet.data.record_files import ExampleShard, RecordFiles
 from tests.unit.changed_settings import changed
@@ -81,6 +82,31 @@ def test_an_example_is_augmented_otherwise_in_each_epoch(records, config):
     for example in range(NUM_EXAMPLES):
         views = images[examples == example]
         assert len(views) == len({view.tobytes() for view in views}) == 6
+
+
+def test_balanced_batches_are_those_of_the_order_and_each_use_has_its_own_crop(
+    records, config
+):
+    """Of 13 labels, 4 are 0 and 3 each of the others; 13 slots are 3, 3, 3 and 4."""
+    changes = {"sampling": "balanced", "augmentation": "random_resized_crop"}
+    sampled = train(records, config, **changes)
+    examples, labels, images = (
+        np.concatenate([getattr(batch, name) for batch in sampled])
+        for name in ("examples", "labels", "images")
+    )
+    assert labels.tolist() == (examples % NUM_CLASSES).tolist()
+    for epoch in np.split(labels, 6):
+        assert np.bincount(epoch).tolist() == [3, 3, 3, 4]
+    classes = ClassOrder.of(np.arange(NUM_EXAMPLES) % NUM_CLASSES, "balanced")
+    positions = np.arange(78)
+    order = example_order.examples_at(positions, config.seed, NUM_EXAMPLES, classes)
+    assert examples.tolist() == order[0].tolist()
+    for example in range(NUM_EXAMPLES):
+        views = images[examples == example]
+        assert len(views) == len({view.tobytes() for view in views}) > 3
+    (part,) = train(records, config, 1, 2, start_step=12, **changes)
+    expected = Batch(*(values[3:] for values in sampled[-1]))
+    assert_equal([part], [expected])
 
 
 def test_augmentation_depends_on_the_number_in_the_whole_split(records, config):

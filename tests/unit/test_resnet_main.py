@@ -283,7 +283,7 @@ def test_the_weights_of_classes_are_part_of_the_run(
     flags = ("--train_batch_size=8", "--class_weights")
     done = run_on(records, *flags, "balanced")
     assert used == [pytest.approx((8 / (2 * 6), 8 / (2 * 2)))]
-    assert "class weights from 0.6667 (cat) to 2 (dog)" in done.stderr
+    assert "from 0.6667 (cat) to 2 (dog)" in done.stderr
     path = tmp_path / "weights.csv"
     path.write_text(f"cat,{2 / 3!r}\ndog,2.0")
     assert run_on(records, *flags, str(path)).returncode == 0  # They are the same.
