@@ -58,10 +58,17 @@ class Settings(cli.OutputSettings):
     )
     labels: str | None = setting(
         None,
-        "CSV or TSV file with the columns path, label and, if known, split, instead of"
-        " class folders. Paths are relative to --raw_data_dir, by default its folder.",
+        "CSV, TSV or JSON lines file with the columns path, label and, if known, split,"
+        " instead of class folders. Paths are relative to --raw_data_dir, by default"
+        " its folder.",
         unset="none",
         elsewhere="csv labels_file",
+    )
+    group_column: str | None = setting(
+        None,
+        "Column of --labels, such as patient or part, by which images are held out:"
+        " never a part of the images with the same value.",
+        unset="none",
     )
     tfds_name: str | None = setting(
         None,
@@ -153,9 +160,11 @@ def _convert(settings: Settings, options: Options) -> None:
         ("tfds_data_dir", "tfds_name", settings.tfds_name),
         ("tfds_label", "tfds_name", settings.tfds_name),
         ("validation_split", "raw_data_dir", origin),
+        ("group_column", "labels", settings.labels),
     ):
         if (value := getattr(settings, name)) and not is_given:
             raise UserError(f"--{name}={value} requires --{needed}; set both")
+    holdout.check(options, settings.group_column)
     root, num_workers = settings.records_dir, settings.num_workers
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # Workers need no thread pool.
     rate = "already converted, nothing was written"
@@ -206,8 +215,9 @@ def _open_source(settings: Settings, options: Options) -> Source:
         if raw and not settings.labels:
             root = settings.records_dir
             output_folder.check_apart(root, pathlib.Path(raw), choice)
-        source = raw_data.open_raw_data(raw, choice, settings.labels)
-    if options.validation_fraction:
+        groups = settings.group_column
+        source = raw_data.open_raw_data(raw, choice, settings.labels, groups)
+    if options.validation_fraction or options.fold:
         source = holdout.hold_out(source, options, settings.num_workers)
     for warning in source.warnings:
         _log(f"warning: {warning}")

@@ -51,8 +51,14 @@ class Options:
         " has none for it; 0: none. Their content and --shuffle_seed decide which.",
         bounds=FRACTION,
     )
+    fold: str | None = setting(
+        None,
+        "Fold K of N to hold out for validation, as K/N, instead of a fraction: each"
+        " image is in one of the N folds, by its content or group and --shuffle_seed.",
+        unset="none",
+    )
     shuffle_seed: int = setting(
-        0, "Random seed of the record order and of --validation_fraction."
+        0, "Random seed of the record order and of the images that are held out."
     )
     on_bad_image: str = setting(
         "fail",
@@ -130,6 +136,7 @@ class Plan:
         metadata: dict[str, Any] = {
             **self.source.description,
             "validation_fraction": self.options.validation_fraction,
+            "fold": self.options.fold,
             "in_place": self.options.in_place,
             "shuffle_seed": self.options.shuffle_seed,
             "apply_exif_orientation": self.options.apply_exif_orientation,

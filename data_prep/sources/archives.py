@@ -92,7 +92,7 @@ def _train_images(
         where = f"{archive}: {inner.filename}"
         images: list[Entry] = []
         end = inner.offset + inner.num_bytes
-        members = tar_members.members_between(file, where, inner.offset, end)
+        members = tar_members.members(file, where, inner.offset, end)
         for member in _files(members, where):
             of_class = member._replace(path=inner.path, class_index=inner.class_index)
             (images if _is_image(member) else ignored).append(of_class)

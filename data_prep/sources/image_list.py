@@ -252,6 +252,8 @@ class Source:
     # Their numbers by kind, such as ".tif", if they are known.
     ignored_kinds: dict[str, int] = dataclasses.field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # To show to the user.
+    # Of each training image, if known: images of one aren't to be divided.
+    groups: tuple[str, ...] = ()
 
 
 def missing_images(splits: dict[str, ImageList], expected: dict[str, int]) -> list[str]:

@@ -7,6 +7,7 @@ of values or, with others that occur again, in the dictionary before them. Sourc
 https://parquet.apache.org/docs/file-format/data-pages/encodings/.
 """
 
+import contextlib
 import itertools
 import json
 import mmap
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from data_prep.records.class_names import normalized
-from data_prep.sources import container_files, imagenet_labels
+from data_prep.sources import container_files
 from data_prep.sources.container_files import LabelledImage
 from data_prep.sources.image_list import Source
 from resnet.base.errors import UserError
@@ -49,40 +50,26 @@ def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
     Raises UserError if a file is corrupt or its images are compressed, if there isn't
     one column with images and one with classes, or if a value is missing.
     """
-    paths, warnings = container_files.by_split(root, find(root), validation_split)
-    columns = {path: _columns(path) for path in itertools.chain(*paths.values())}
-    (first, expected), *_ = columns.items()
-    for path, other in columns.items():
-        if other != expected:
+    paths = find(root)
+    columns = [_columns(path) for path in paths]
+    for path, other in zip(paths, columns, strict=True):
+        if other != columns[0]:
             raise UserError(
-                f"all Parquet files must have the same columns and classes; {path} has"
-                f" {_described(other)}, {first} {_described(expected)}"
+                "all Parquet files must have the same columns with images and classes,"
+                f" and the same classes; {path} has others than {paths[0]}"
             )
-    splits = container_files.list_splits(
+    return container_files.read(
         root,
-        {
-            split: itertools.chain.from_iterable(_images(p, expected) for p in files)
-            for split, files in paths.items()
-        },
-        expected.class_names,
-    )
-    class_names = next(iter(splits.values())).class_names
-    return Source(
-        class_names=class_names,
-        class_descriptions=imagenet_labels.describe(class_names),
-        splits=splits,
-        description={"raw_data_dir": str(root), "parquet": True},
-        warnings=warnings,
+        paths,
+        validation_split,
+        lambda path: _images(path, columns[0]),
+        columns[0].class_names,
     )
 
 
-def _described(columns: _Columns) -> str:
-    names = f" of {len(columns.class_names)} classes" * bool(columns.class_names)
-    return f"{columns.image} and {columns.label}{names}"
-
-
-def _open(path: pathlib.Path) -> Any:
-    """Returns the `pyarrow.parquet.ParquetFile`."""
+@contextlib.contextmanager
+def _opened(path: pathlib.Path) -> Iterator[Any]:
+    """Gives the `pyarrow.parquet.ParquetFile`, whose errors become UserErrors."""
     try:
         import pyarrow.parquet  # Large, and needed only here.
     except ModuleNotFoundError as error:
@@ -91,14 +78,18 @@ def _open(path: pathlib.Path) -> Any:
             " Run: pip install pyarrow"
         ) from error
     try:
-        return pyarrow.parquet.ParquetFile(path, memory_map=True)
+        with pyarrow.parquet.ParquetFile(path, memory_map=True) as file:
+            yield file
     except (pyarrow.ArrowException, OSError) as error:
-        raise _corrupt(path, error) from error
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{path} is not a readable Parquet file: {reason}. Copy it again."
+        ) from error
 
 
 def _columns(path: pathlib.Path) -> _Columns:
     """Returns the columns of a file, as its schema and `datasets` metadata tell."""
-    with _open(path) as file:
+    with _opened(path) as file:
         schema = file.schema_arrow
     import pyarrow.types as types
 
@@ -146,60 +137,42 @@ def _features(metadata: dict[bytes, bytes]) -> dict[str, dict[str, Any]]:
 def _images(path: pathlib.Path, columns: _Columns) -> Iterator[LabelledImage]:
     """Yields the images of a file in their order."""
     with (
-        _open(path) as file,
+        _opened(path) as file,
         open(path, "rb") as content,
         mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as data,
     ):
-        row = 0
+        num_rows = 0
         for group in range(file.num_row_groups):
             start, end = _chunk(path, file.metadata.row_group(group), columns)
-            values = _values(path, file, group, columns)
-            images, rows = itertools.tee(values)
-            offsets = spans(data, start, end, (image for image, _, _ in images))
+            images, rows = itertools.tee(_rows(file, group, columns))
+            offsets = spans(data, start, end, (image or b"" for image, _, _ in images))
             for (image, name, label), offset in zip(rows, offsets, strict=True):
-                if offset < 0:
+                if image is None or label in (None, "") or offset < 0:
+                    problem = f"must have values as {columns.image} and {columns.label}"
                     raise UserError(
-                        f"the image of row {row:,} of {path} isn't one span of bytes."
-                        f" {_advice(path)}"
+                        f"row {num_rows:,} of {path} {problem}, with the image's bytes"
+                        " in one span. Write the file without such rows."
                     )
-                filename = name.rpartition("/")[2] or f"{path.stem}-{row:08d}"
+                filename = (name or "").rpartition("/")[2]
+                filename = filename or f"{path.stem}-{num_rows:08d}"
                 yield LabelledImage(str(path), filename, label, offset, len(image))
-                row += 1
+                num_rows += 1
 
 
-def _values(
-    path: pathlib.Path, file: Any, group: int, columns: _Columns
-) -> Iterator[tuple[bytes, str, int | str]]:
-    """Yields image, name and label of each row of a row group."""
-    import pyarrow
-
+def _rows(file: Any, group: int, columns: _Columns) -> Iterator[tuple[Any, ...]]:
+    """Yields image, name and label of each row of a row group, or None."""
     names = [columns.image, columns.label]
-    row = 0
-    try:
-        for batch in file.iter_batches(
-            _BATCH, row_groups=[group], columns=names, use_threads=False
-        ):
-            images, filenames = batch.column(columns.image), [""] * len(batch)
-            if columns.is_struct:
-                index_of, fields = images.type.get_field_index, images.flatten()
-                images = fields[index_of(_BYTES)]
-                if index_of(_PATH) >= 0:
-                    filenames = fields[index_of(_PATH)].to_pylist()
-            labels = batch.column(columns.label).to_pylist()
-            for image, filename, label in zip(
-                images.to_pylist(), filenames, labels, strict=True
-            ):
-                if image is None or label in (None, ""):
-                    what = columns.image if image is None else columns.label
-                    raise UserError(
-                        f"row {row:,} of row group {group} of {path} must have a value"
-                        f" in the column {what!r}; it has none there. Write the file"
-                        " without such rows, with the bytes of the images in it."
-                    )
-                yield image, filename or "", label
-                row += 1
-    except (pyarrow.ArrowException, OSError) as error:
-        raise _corrupt(path, error) from error
+    for batch in file.iter_batches(
+        _BATCH, row_groups=[group], columns=names, use_threads=False
+    ):
+        images, filenames = batch.column(columns.image), [""] * len(batch)
+        if columns.is_struct:
+            index_of, fields = images.type.get_field_index, images.flatten()
+            images = fields[index_of(_BYTES)]
+            if index_of(_PATH) >= 0:
+                filenames = fields[index_of(_PATH)].to_pylist()
+        labels = batch.column(columns.label).to_pylist()
+        yield from zip(images.to_pylist(), filenames, labels, strict=True)
 
 
 def _chunk(path: pathlib.Path, group: Any, columns: _Columns) -> tuple[int, int]:
@@ -211,7 +184,9 @@ def _chunk(path: pathlib.Path, group: Any, columns: _Columns) -> tuple[int, int]
         raise UserError(
             f"the column {name} of {path} must be uncompressed and in plain encoding,"
             " so that each image is one span of bytes; it has"
-            f" {chunk.compression}, {' and '.join(chunk.encodings)}. {_advice(path)}"
+            f" {chunk.compression}, {' and '.join(chunk.encodings)}. Write a new file:"
+            ' python -c "import pyarrow.parquet as p; p.write_table('
+            f"p.read_table('{path}'), 'FOLDER/{path.name}', compression='none')\""
         )
     start = chunk.dictionary_page_offset or chunk.data_page_offset
     return start, start + chunk.total_compressed_size
@@ -229,32 +204,17 @@ def spans(
     earlier: dict[tuple[int, bytes], int] = {}
     position = start
     for value in values:
-        length = len(value).to_bytes(_LENGTH_BYTES, "little")
-        offset = position + _LENGTH_BYTES
-        stop = offset + len(value)
-        if data[position:offset] != length or data[offset:stop] != value:
-            key = len(value), value[-_TAIL:]
-            offset = earlier.get(key, -1)
-            if offset < 0 or data[offset : offset + len(value)] != value:
-                offset = data.find(length + value, position, end)
-                if offset < 0:
-                    offset = data.find(length + value, start, end)
-                if offset >= 0:
-                    offset += _LENGTH_BYTES
-                    position = max(position, offset + len(value))
-        else:
-            position = stop
-        earlier.setdefault((len(value), value[-_TAIL:]), offset)
+        stored = len(value).to_bytes(_LENGTH_BYTES, "little") + value
+        key = len(value), value[-_TAIL:]
+        offset = -1
+        for expected in (position, earlier.get(key, end)):
+            if offset < 0 and data[expected : expected + len(stored)] == stored:
+                offset = expected
+        for first in (position, start):
+            if offset < 0:
+                offset = data.find(stored, first, end)
+        if offset >= 0:
+            earlier[key] = offset
+            position = max(position, offset + len(stored))
+            offset += _LENGTH_BYTES
         yield offset
-
-
-def _advice(path: pathlib.Path) -> str:
-    return (
-        'Write it again: python -c "import pyarrow.parquet as p; p.write_table('
-        f"p.read_table('{path.name}'), 'new-{path.name}', compression='none')\""
-    )
-
-
-def _corrupt(path: pathlib.Path, error: Exception) -> UserError:
-    reason = " ".join(str(error).split())
-    return UserError(f"{path} is not a readable Parquet file: {reason}. Copy it again.")

@@ -25,17 +25,20 @@ def open_raw_data(
     raw_data_dir: str | os.PathLike[str] | None,
     validation_split: str | None = None,
     labels: str | None = None,
+    group_column: str | None = None,
 ) -> Source:
     """Returns the images of a folder without reading them, except those of CIFAR-10.
 
-    `labels` is a table of them, whose folder is the default. Otherwise a warning names
+    `labels` is a table of them, whose folder is the default; its `group_column` tells
+    which images are of one patient, part or the like. Otherwise a warning names
     what lies beside them. Raises UserError if there are none or several kinds of
     sources, or if their content is unexpected.
     """
     if labels:
         table = pathlib.Path(os.path.abspath(labels))
         folder = os.path.abspath(raw_data_dir or table.parent)
-        return label_table.read(table, pathlib.Path(folder), validation_split)
+        root = pathlib.Path(folder)
+        return label_table.read(table, root, validation_split, group_column)
     assert raw_data_dir  # noqa: S101 - One of both is set.
     root = pathlib.Path(os.path.abspath(raw_data_dir))
     if not root.is_dir():

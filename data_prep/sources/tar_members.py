@@ -27,76 +27,67 @@ class Member(NamedTuple):
     num_bytes: int
 
 
-def members(file: BinaryIO, where: str) -> Iterator[Member]:
-    """Yields the regular files of the archive that a file is."""
-    if os.pread(file.fileno(), 6, 0).startswith(_COMPRESSED):
-        raise UserError(
-            f"{where} must be an uncompressed tar archive, in which images can be read"
-            " at their offsets; it is compressed. Decompress it, for example with"
-            " gunzip, bunzip2, unxz or zstd -d."
-        )
-    end = os.fstat(file.fileno()).st_size
-    yield from members_between(file, where, 0, end)
-
-
-def members_between(
-    file: BinaryIO, where: str, start: int, end: int
+def members(
+    file: BinaryIO, where: str, start: int = 0, end: int = 0
 ) -> Iterator[Member]:
-    """Yields the regular files of the archive from byte `start` to byte `end`.
+    """Yields the regular files of the archive from byte `start` to `end`; 0: the whole.
 
-    Raises UserError, which begins with `where`, if a member extends past the end, a
-    header is corrupt or its kind unknown, or the archive's end marker is missing; an
-    archive in another may lack it.
+    Raises UserError, which begins with `where`, if it is compressed, a member extends
+    past the end, a header is corrupt or of a sparse file, or the archive's end marker
+    is missing; an archive in another may lack it.
     """
-    descriptor, position = file.fileno(), start
-    long_name, long_size = b"", -1  # From the headers before that of a file.
+    end = end or os.fstat(file.fileno()).st_size
+    position, name, num_bytes = start, b"", -1  # Of a file, from headers before its.
     while start == 0 or position < end:
-        header = os.pread(descriptor, _BLOCK, position)
+        header = os.pread(file.fileno(), _BLOCK, position)
         if header == _END:
             return
+        if header.startswith(_COMPRESSED) and position == 0:
+            raise UserError(
+                f"{where} is compressed; images can be read only from uncompressed tar"
+                " archives. Decompress it, for example with gunzip or unxz."
+            )
         try:
-            kind, name, num_bytes = _parse(header)
+            kind, own_name, size = _parse(header)
+            records = {}
+            if kind == _PAX:
+                content = os.pread(file.fileno(), size, position + _BLOCK)
+                records = _pax_records(content)
         except ValueError as error:
             raise UserError(
                 f"{where} is truncated or corrupt: at byte {position:,} there is"
                 " neither a member nor the archive's end marker. Copy the archive"
                 " again."
             ) from error
-        name = long_name or name
-        if long_size >= 0:
-            num_bytes = long_size
-        if kind in _EMPTY:
-            num_bytes = 0
         position += _BLOCK
-        if position + num_bytes > end:
+        if kind not in (_LONG_NAME, _PAX):
+            name = name or own_name
+            size = 0 if kind in _EMPTY else size if num_bytes < 0 else num_bytes
+        if not 0 <= size <= end - position:
             raise UserError(
-                f"{where} is truncated: its member {_text(name)} needs"
-                f" {position + num_bytes - end:,} more bytes. Copy the archive again."
+                f"{where} is truncated: its member {_text(name or own_name)} needs"
+                f" {position + size - end:,} more bytes. Copy the archive again."
             )
-        if kind in (_LONG_NAME, _PAX):
-            content = os.pread(descriptor, num_bytes, position)
-            if kind == _LONG_NAME:
-                long_name = content.split(b"\0", 1)[0]
-            else:
-                records = _pax_records(content, where)
-                long_name = records.get(b"path", long_name)
-                long_size = int(records.get(b"size", long_size))
+        if kind == _LONG_NAME:
+            name = os.pread(file.fileno(), size, position).split(b"\0", 1)[0]
+        elif kind == _PAX:
+            name = records.get(b"path", name)
+            num_bytes = int(records.get(b"size", num_bytes))
         else:
-            if kind == _SPARSE:
-                raise _sparse(where)
             if kind in _FILES and not name.endswith(b"/"):
-                yield Member(_text(name), position, num_bytes)
-            long_name, long_size = b"", -1
-        position += -(-num_bytes // _BLOCK) * _BLOCK
+                yield Member(_text(name), position, size)
+            name, num_bytes = b"", -1
+        if kind == _SPARSE or any(key.startswith(b"GNU.sparse") for key in records):
+            raise UserError(f"{where} must be written without tar's --sparse")
+        position += -(-size // _BLOCK) * _BLOCK
 
 
 def _parse(header: bytes) -> tuple[bytes, bytes, int]:
     """Returns the type, the name and the size in a header; or raises ValueError."""
-    if len(header) < _BLOCK:
-        raise ValueError("truncated header")
     # The sum of all bytes, with those of the sum itself as spaces.
-    if sum(header) - sum(header[148:156]) + 8 * 32 != _number(header[148:156]):
-        raise ValueError("wrong checksum")
+    total = sum(header) - sum(header[148:156]) + 8 * ord(" ")
+    if len(header) < _BLOCK or total != _number(header[148:156]):
+        raise ValueError("not a header")
     name = header[:100].split(b"\0", 1)[0]
     # GNU's magic ends with a space, and has other fields instead of the prefix.
     if header[257:263] == b"ustar\0" and header[345]:
@@ -111,27 +102,18 @@ def _number(field: bytes) -> int:
     return int(field.split(b"\0", 1)[0] or b"0", 8)
 
 
-def _pax_records(content: bytes, where: str) -> dict[bytes, bytes]:
+def _pax_records(content: bytes) -> dict[bytes, bytes]:
     """Returns the values of a pax header, of lines "length keyword=value"."""
     records = {}
     while content:
         length = content.split(b" ", 1)[0]
-        if not length.isdigit() or not len(length) + 3 < int(length) <= len(content):
-            raise UserError(
-                f"{where} has a corrupt pax header. Copy the archive again."
-            )
+        if int(length) <= len(length):
+            raise ValueError("not a length")
         line, content = content[: int(length)], content[int(length) :]
         keyword, _, value = line[len(length) + 1 : -1].partition(b"=")
         records[keyword] = value
-    if any(keyword.startswith(b"GNU.sparse") for keyword in records):
-        raise _sparse(where)
-    if not records.get(b"size", b"0").isdigit():
-        raise UserError(f"{where} has a corrupt pax header. Copy the archive again.")
+    int(records.get(b"size", 0))  # Or ValueError.
     return records
-
-
-def _sparse(where: str) -> UserError:
-    return UserError(f"{where} must not have sparse members; write it without --sparse")
 
 
 def _text(name: bytes) -> str:

@@ -6,16 +6,17 @@ The files of a sample have the same key: their path up to the first dot in its l
 part. Source: https://github.com/webdataset/webdataset, `base_plus_ext`.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from data_prep.records.class_names import normalized
-from data_prep.sources import container_files, folders, imagenet_labels, tar_members
+from data_prep.sources import container_files, folders, tar_members
 from data_prep.sources.container_files import Label, LabelledImage
 from data_prep.sources.image_list import Source
 from data_prep.sources.tar_members import Member
@@ -54,30 +55,23 @@ def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
     Raises UserError if an archive is compressed or truncated, or if a sample doesn't
     have one image and one class.
     """
-    paths, warnings = container_files.by_split(root, find(root), validation_split)
     labels = _Labels()
     known: tuple[str, ...] = ()
     if (file := root / CLASS_NAMES).is_file():
         text = regular_file.read_bytes(file, _MAX_TEXT_BYTES).decode("utf-8", "replace")
         known = tuple(map(normalized, filter(None, map(str.strip, text.splitlines()))))
-    splits = container_files.list_splits(
+    source = container_files.read(
         root,
-        {
-            split: (image for shard in shards for image in _images(shard, labels))
-            for split, shards in paths.items()
-        },
+        find(root),
+        validation_split,
+        lambda shard: _images(shard, labels),
         known,
         labels.names,
     )
-    class_names = next(iter(splits.values())).class_names
-    return Source(
-        class_names=class_names,
-        class_descriptions=imagenet_labels.describe(class_names),
-        splits=splits,
+    return dataclasses.replace(
+        source,
         num_ignored_files=labels.ignored.total(),
         ignored_kinds=dict(sorted(labels.ignored.items())),
-        description={"raw_data_dir": str(root), "webdataset": True},
-        warnings=warnings,
     )
 
 
@@ -85,39 +79,28 @@ class _Labels:
     """What is known of the classes while the samples are read."""
 
     def __init__(self) -> None:
+        self.place = ""  # Where the class of all samples is.
         self.names: dict[int, str] = {}  # Of numbers that JSON has with a name.
         self.ignored: Counter[str] = Counter()  # Numbers of files by their kind.
-        self._place = ""  # Where the class of all samples is, and of which sample.
-        self._first = ""
 
-    def check_place(self, place: str, sample: str) -> None:
-        """Raises UserError if the class of a sample isn't where that of others is."""
-        self._place, self._first = self._place or place, self._first or sample
-        if place != self._place:
-            raise UserError(
-                f"all samples must have their class in the same place; that of {sample}"
-                f" is in its {place or 'file name'}, that of {self._first} in its"
-                f" {self._place}. Write it for all, as NAME{_TEXT}."
-            )
-
-    def of_json(self, content: bytes, where: str) -> Label:
+    def of_json(self, text: str, where: str) -> Label:
         """Returns the class in a JSON file."""
         try:
-            values = json.loads(content)
+            values = json.loads(text)
         except ValueError as error:
             raise UserError(f"{where} must be JSON: {error}") from error
         values = values if isinstance(values, dict) else {}
         fitting = {key: values[key] for key in _KEYS if key in values}
         numbers = [v for v in fitting.values() if type(v) is int]
-        texts = [v for v in fitting.values() if isinstance(v, str) and v.strip()]
-        if len(numbers) > 1 or len(texts) > 1 or not (numbers or texts):
+        texts = [v.strip() for v in fitting.values() if isinstance(v, str)]
+        if len(numbers) > 1 or len(texts) > 1 or not any((*texts, *map(str, numbers))):
             raise UserError(
                 f"{where} must have the class as one number, one name or both, under"
                 f" {', '.join(_KEYS)}; it has {first_of(fitting or values) or 'none'}."
                 f" Write it to a file with the sample's key and {_TEXT}."
             )
         if not numbers:
-            return _label(texts[0].strip())
+            return _label(texts[0])
         if texts and texts[0] != self.names.setdefault(numbers[0], texts[0]):
             raise UserError(
                 f"each class must have one name; {where} names {numbers[0]} as"
@@ -129,29 +112,28 @@ class _Labels:
 def _images(shard: pathlib.Path, labels: _Labels) -> Iterator[LabelledImage]:
     """Yields the images of an archive in the order of its samples."""
     with open(shard, "rb", buffering=0) as file:
-        for key, sample in _samples(file, str(shard), labels.ignored).items():
-            image, text, description = map(sample.get, (_IMAGE, _TEXT, _JSON))
+        for sample in _samples(file, str(shard), labels.ignored):
+            image = sample.pop(_IMAGE, None)
             if image is None:
                 labels.ignored.update(sample)
                 continue
-            where = f"{shard}: {image.name}"
             filename = image.name.removeprefix("./")
             folder, _, name = filename.rpartition("/")
-            label: Label
-            if text is not None:
-                place, label = _TEXT, _label(_text(file, text, str(shard)))
-            elif description is not None:
-                content = _read(file, description, str(shard))
-                place = _JSON
-                label = labels.of_json(content, f"{shard}: {description.name}")
-            elif folder:
-                place, label, filename = _FOLDER, folder.rpartition("/")[2], name
-            else:
+            place = next((p for p in (_TEXT, _JSON) if p in sample), folder and _FOLDER)
+            labels.place = labels.place or place
+            if not place or place != labels.place:
                 raise UserError(
-                    f"{where} has no class: there is neither {key}{_TEXT} nor"
-                    f" {key}{_JSON}, nor is the image in a class folder"
+                    f"{shard}: {image.name} must have its class in its"
+                    f" {labels.place or f'{_TEXT}, {_JSON} or {_FOLDER}'}, as other"
+                    f" images; it has {place or 'none'}"
                 )
-            labels.check_place(place, where)
+            label: Label = folder.rpartition("/")[2]
+            if place == _FOLDER:
+                filename = name
+            else:
+                where = f"{shard}: {sample[place].name}"
+                text = _text(file, sample[place], where)
+                label = labels.of_json(text, where) if place == _JSON else _label(text)
             yield LabelledImage(
                 str(shard), filename, label, image.offset, image.num_bytes
             )
@@ -159,7 +141,7 @@ def _images(shard: pathlib.Path, labels: _Labels) -> Iterator[LabelledImage]:
 
 def _samples(
     file: BinaryIO, where: str, ignored: Counter[str]
-) -> dict[str, dict[str, Member]]:
+) -> Iterable[dict[str, Member]]:
     """Returns the files of each sample by their kind, and counts the other files."""
     samples: dict[str, dict[str, Member]] = {}
     for member in tar_members.members(file, where):
@@ -176,38 +158,20 @@ def _samples(
         key = name[: len(name) - len(base) + len(stem)]
         other = samples.setdefault(key, {}).setdefault(kind, member)
         if other is not member:
-            problem = f"has {name!r} twice"
-            if other.name != name:
-                problem = (
-                    f"has two files for it in sample {key!r}: {other.name} and {name}"
-                )
             raise UserError(
-                f"{where} must have one {kind} file of each key (up to the first"
-                f" dot); it {problem}. Rename one of them."
+                f"{where} must have one {kind} file of the key {key!r}, which ends at"
+                f" the first dot; it has {other.name!r} and {name!r}. Rename one."
             )
-    return samples
-
-
-def _read(file: BinaryIO, member: Member, where: str) -> bytes:
-    """Returns the content of a file with the class."""
-    if member.num_bytes > _MAX_TEXT_BYTES:
-        raise UserError(
-            f"{where}: {member.name} must be the class of an image; it has"
-            f" {member.num_bytes:,} bytes"
-        )
-    return os.pread(file.fileno(), member.num_bytes, member.offset)
+    return samples.values()
 
 
 def _text(file: BinaryIO, member: Member, where: str) -> str:
-    """Returns the text of a class."""
-    try:
-        if text := _read(file, member, where).decode().strip():
-            return text
-    except UnicodeDecodeError:
-        pass
-    raise UserError(
-        f"{where}: {member.name} must have a number or a name as text in UTF-8"
-    )
+    """Returns the text of a file with the class."""
+    num_bytes = min(member.num_bytes, _MAX_TEXT_BYTES)
+    text = os.pread(file.fileno(), num_bytes, member.offset).decode("utf-8", "replace")
+    if not text.strip() or "\ufffd" in text:
+        raise UserError(f"{where} must have a class as text in UTF-8")
+    return text.strip()
 
 
 def _label(text: str) -> Label:

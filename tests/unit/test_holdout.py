@@ -1,16 +1,18 @@
 """Which training images are held out for validation."""
 
 import collections
+import hashlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from data_prep.conversion import holdout
 from data_prep.conversion.plan import Options
 from data_prep.records import manifest
 from data_prep.sources import raw_data
+from data_prep.sources.image_list import Entry, ImageList, Source
 from resnet.base.errors import UserError
 from tests.converter_program import content, convert_here, encoded_image, write
 from tests.in_process import assert_refused
@@ -67,6 +69,70 @@ def test_the_fraction_is_that_of_a_large_class_and_a_larger_one_holds_more():
     assert half.mean() == pytest.approx(0.5, abs=0.02)
 
 
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=20), st.integers(2, 1000))
+def test_each_digest_is_in_one_fold(digests, num_folds):
+    array = np.array([*digests, 0, 2**64 - 1], np.uint64)
+    folds = {digest * num_folds >> 64 for digest in map(int, array)}
+    sides = {fold: holdout.in_fold(array, fold + 1, num_folds) for fold in folds}
+    assert sum(sides.values()).tolist() == [1] * len(array)
+    for fold, is_held in sides.items():
+        expected = [int(digest) * num_folds >> 64 == fold for digest in array]
+        assert is_held.tolist() == expected
+
+
+def source_of(groups, classes) -> Source:
+    entries = [
+        Entry("/none", str(number), index) for number, index in enumerate(classes)
+    ]
+    images = ImageList.of(tuple("abcd"), entries)
+    groups = tuple(map(str, groups))
+    return Source(images.class_names, {"train": images}, {}, groups=groups)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=30),
+    st.sampled_from(
+        [*({"fold": f"{k}/3"} for k in (1, 2, 3)), {"validation_fraction": 0.4}]
+    ),
+    st.integers(0, 5),
+)
+def test_a_group_is_on_one_side(images, options, seed):
+    groups, classes = zip(*images, strict=True)
+    source = source_of(groups, classes)
+    flags = Options(shuffle_seed=seed, **options)
+    try:
+        splits = holdout.hold_out(source, flags, 1).splits
+    except UserError:  # Nothing can be held out.
+        reject()
+    names = {s: [int(image.filename) for image in splits[s]] for s in splits}
+    assert sorted(names["train"] + names["validation"]) == [*range(len(images))]
+    sides = {split: {groups[number] for number in names[split]} for split in splits}
+    assert sides["train"].isdisjoint(sides["validation"])
+    if "fold" not in options:  # As many classes as can be are on both sides.
+        assert set(splits["train"].class_indices) == set(classes)
+
+
+def test_folds_of_groups_are_those_of_their_names():
+    source = source_of(range(40), [0, 1] * 20)
+    held = []
+    for fold in (1, 2, 3, 4):
+        divided = holdout.hold_out(source, Options(fold=f"{fold}/4"), 1)
+        held += [int(image.filename) for image in divided.splits["validation"]]
+        for image in divided.splits["validation"]:
+            digest = hashlib.sha256(f"0/{image.filename}".encode()).hexdigest()
+            assert int(digest[:16], 16) * 4 >> 64 == fold - 1
+    assert sorted(held) == [*range(40)]
+
+
+def test_a_class_that_a_fold_lacks_is_named():
+    source = source_of(range(10), [0] * 9 + [1])
+    for fold in (1, 2):
+        divided = holdout.hold_out(source, Options(fold=f"{fold}/2"), 1)
+        is_held = len(divided.splits["validation"].class_indices.nonzero()[0])
+        side = "training" if is_held else "validation"
+        assert divided.warnings == (f"there are no {side} images of classes: 'b'",)
+
+
 @pytest.fixture
 def raw(tmp_path):
     """Folders of 20 images of a, 5 of b with a copy of one, and 2 copies of c."""
@@ -116,6 +182,20 @@ def test_the_same_files_are_held_out_also_when_others_are_renamed_or_added(
     assert content(tmp_path / "two") == before
 
 
+def test_folds_of_a_folder_are_other_images_each_time(raw, tmp_path):
+    held = []
+    for fold in (1, 2, 3):
+        records = tmp_path / f"{fold}"
+        done = convert_here(raw, records, f"--fold={fold}/3", "--num_processes=1")
+        assert done.returncode == 0, done.stderr
+        held += held_out(records)
+    assert sorted(held) == sorted(
+        f"{path.parent.name}/{path.name}" for path in raw.rglob("*.jpg")
+    )
+    source = manifest.load(str(records), "train").manifest.source
+    assert source["fold"] == "3/3"
+
+
 def test_a_source_without_validation_is_converted_and_told_how_to_get_one(
     raw, tmp_path
 ):
@@ -139,10 +219,25 @@ def test_what_can_not_be_held_out_is_refused(raw, tmp_path):
     for value in ("1", "-0.1", "nan"):
         refused = convert_here(raw, records, f"--validation_fraction={value}")
         assert_refused(refused, "validation_fraction")
+    for flags, message in (
+        (["--fold=2/5", flag], "not both"),
+        *([[f"--fold={text}"], "must be K/N"] for text in ("0/5", "6/5", "1/1", "2")),
+        (["--group_column=part", flag], "requires --labels"),
+    ):
+        assert_refused(convert_here(raw, records, *flags), message)
+    table = tmp_path / "labels.csv"
+    table.write_text("path,label,part\na/0.jpg,a,1\n")
+    flags = f"--labels={table}", "--group_column=part"
+    assert_refused(
+        convert_here(raw, records, *flags), "--validation_fraction or --fold"
+    )
+    assert_refused(convert_here(raw, records, *flags, "--fold=1/2"), "outside of the")
     write(tmp_path / "whole" / "train" / "a" / "1.jpg", encoded_image(1))
     write(tmp_path / "whole" / "val" / "a" / "1.jpg", encoded_image(1))
     refused = convert_here(tmp_path / "whole", records, flag)
     assert_refused(refused, "this one has 1 validation images")
+    refused = convert_here(tmp_path / "whole", records, "--fold=1/2")
+    assert_refused(refused, "--fold is for")
     assert not records.exists()
 
 

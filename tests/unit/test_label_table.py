@@ -22,6 +22,12 @@ def read(raw, text: str, split: str | None = None, folder: bool = True):
     return raw_data.open_raw_data(raw if folder else None, split, str(table))
 
 
+def read_json(raw, text: str, **options):
+    table = raw.parent / "labels.jsonl"
+    table.write_text(text)
+    return raw_data.open_raw_data(raw, None, str(table), **options)
+
+
 def listed(images):
     return [(image.class_name, image.filename) for image in images]
 
@@ -123,6 +129,56 @@ def test_a_column_names_the_split_of_which_one_is_chosen(raw):
 def test_a_row_that_is_wrong_is_named_with_its_line(raw, text, message):
     with pytest.raises(UserError, match=message):
         read(raw, text)
+
+
+def test_lines_of_json_have_the_names_of_columns_as_keys(raw):
+    text = """
+    {"file": "cats/1.jpg", "label": 10, "width": 1.5, "split": "train"}
+
+    {"split": "val", "label": "10", "FILE": "2.jpg"}
+    """.replace('"FILE"', '"file"')
+    source = read_json(raw, text)
+    assert listed(source.splits["train"]) == [("10", "cats/1.jpg")]
+    assert listed(source.splits["validation"]) == [("10", "2.jpg")]
+
+
+ROW = '{"path": "2.jpg", "label": "a"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (ROW + "\n{", "line 2 of .* isn't JSON"),
+        (ROW + "\n[1]", "line 2 of .* must be an object"),
+        (ROW + '\n{"path": "1.jpg"}', "line 2 of .* must have a value as 'label'"),
+        (ROW + '\n{"path": "1.jpg", "label": 1.5}', "line 2 .* as 'label', text or"),
+        ('{"path": "2.jpg", "label": "a", "class": 1}', "it names path, label, class"),
+        ("", "it names none"),
+    ],
+)
+def test_a_line_of_json_that_is_wrong_is_named(raw, text, message):
+    with pytest.raises(UserError, match=message):
+        read_json(raw, text)
+
+
+def test_a_column_tells_the_groups_of_the_training_images(raw):
+    text = "path,label,Patient,split\n2.jpg,b,p,train\ncats/1.jpg,a,q,train\n"
+    text += "dögs/1.jpg,b,r,val\n"
+    table = raw.parent / "labels.csv"
+    table.write_text(text)
+    source = raw_data.open_raw_data(raw, None, str(table), "patient")
+    assert listed(source.splits["train"]) == [("a", "cats/1.jpg"), ("b", "2.jpg")]
+    assert source.groups == ("q", "p")
+    assert source.description["group_column"] == "patient"
+    assert read(raw, text).groups == ()
+    with pytest.raises(UserError, match="group_column=part must name one column"):
+        raw_data.open_raw_data(raw, None, str(table), "part")
+    table.write_text(text + "2.jpg,b,q,train\n")
+    with pytest.raises(UserError, match=r"line 5 .*\(train, q\), line 2 .*train, p"):
+        raw_data.open_raw_data(raw, None, str(table), "patient")
+    json_row = '{"path": "2.jpg", "label": "a", "patient": ""}'
+    with pytest.raises(UserError, match=r"line 1 .* must have a value as 'patient'"):
+        read_json(raw, json_row, group_column="patient")
 
 
 def test_a_table_that_is_missing_or_a_pipe_is_refused(raw):

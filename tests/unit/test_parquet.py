@@ -138,9 +138,14 @@ IMAGES = [("1.jpg", b"1"), ("2.jpg", b"2")]
             },
             "it has UNCOMPRESSED, .*DELTA_LENGTH",
         ),
-        ([IMAGES[0], ("", None)], {}, {}, "row 1 .* in the column 'image'"),
-        (IMAGES, {"label": [0, None]}, {}, "row 1 .* in the column 'label'"),
-        (IMAGES, {"label": [0, -1]}, {}, "at most 1; that of .*: 2.jpg is -1"),
+        ([IMAGES[0], ("", None)], {}, {}, "row 1 .* must have values as image"),
+        (
+            IMAGES,
+            {"label": [0, None]},
+            {},
+            "row 1 .* must have values as image and label",
+        ),
+        (IMAGES, {"label": [0, -1]}, {}, "one of 2, a, b; that of .*: 2.jpg is -1"),
         (IMAGES, {"label": [0.5, 1.5]}, {}, "the classes; of image, label .* fit none"),
         (IMAGES, {"image": None}, {}, "the images; of label there fit none"),
     ],
@@ -165,9 +170,7 @@ def test_several_columns_are_named(arrow, tmp_path):
         read(tmp_path)
     save(arrow, tmp_path / FILE, table(arrow, IMAGES, [0, 1], "ab"))
     save(arrow, tmp_path / f"a{FILE}", table(arrow, IMAGES, [0, 1], "abc"))
-    with pytest.raises(
-        UserError, match=r"same columns and classes; .* 2 classes, .* 3"
-    ):
+    with pytest.raises(UserError, match=r"same columns .* others than"):
         read(tmp_path)
 
 

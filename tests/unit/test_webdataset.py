@@ -49,6 +49,10 @@ def test_other_headers():
     data[124:136] = b"\x80" + (2).to_bytes(11, "big")  # A binary size, as of 8 GB.
     data[148:156] = b"%06o\0 " % (sum(data[:148]) + sum(data[156:512]) + 8 * 32)
     assert members_of(bytes(data)) == [("1.jpg", b"12")]
+    data = tar([("é", b"")], tarfile.PAX_FORMAT)
+    for corrupt in (b"11 path=", b"00 path=", b"xx path="):
+        with pytest.raises(UserError, match="truncated or corrupt: at byte 0"):
+            members_of(data.replace(b"11 path=", corrupt).replace(b"path=", b"size="))
     with tempfile.TemporaryFile() as file:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
             info = tarfile.TarInfo("1.jpg")
@@ -123,7 +127,9 @@ def test_names_of_numbers_are_in_a_file_beside_the_archives(tmp_path):
     assert source.splits["train"].class_indices.tolist() == [2, 10]
     assert source.warnings == ()
     (tmp_path / "classnames.txt").write_text("a\nb\nc\n")
-    with pytest.raises(UserError, match=r"at most 2; that of .*0.tar: 1.PNG is 10"):
+    with pytest.raises(
+        UserError, match=r"one of 3, a, b, c; that of .*0.tar: 1.PNG is 10"
+    ):
         read(tmp_path)
 
 
@@ -166,10 +172,10 @@ def test_a_folder_of_test_archives_is_for_validation(tmp_path):
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"0.jpg": b""}, "0.tar: 0.jpg has no class: there is neither 0.cls nor"),
-        ({"a/0.jpg": b"", "a/0.png": b""}, "two .*'a/0': a/0.jpg and a/0.png"),
-        ([("a/0.jpg", b"")] * 2, "0.tar must have one image .* 'a/0.jpg' twice"),
-        ({"0.jpg": b"", "0.cls": b" "}, "0.tar: 0.cls must have a number or"),
+        ({"0.jpg": b""}, "0.tar: 0.jpg must have its class in its .cls, .* none"),
+        ({"a/0.jpg": b"", "a/0.png": b""}, "'a/0', .*it has 'a/0.jpg' and 'a/0.png'"),
+        ([("a/0.jpg", b"")] * 2, "0.tar must have one image .* 'a/0.jpg' and 'a/0.jpg"),
+        ({"0.jpg": b"", "0.cls": b" "}, "0.tar: 0.cls must have a class"),
         ({"0.jpg": b"", "0.cls": b"\xff"}, "0.cls must have .* UTF-8"),
         ({"0.jpg": b"", "0.cls": b"-1"} | {"1.jpg": b"", "1.cls": b"0"}, "is '?-1"),
         ({"0.jpg": b"", "0.json": b"{"}, "0.json must be JSON"),
@@ -190,13 +196,13 @@ def test_a_folder_of_test_archives_is_for_validation(tmp_path):
         (
             {"0.jpg": b"", "0.json": b'{"label": 1, "class": "a"}'}
             | {"1.jpg": b"", "1.json": b'{"label": 2, "class": "a"}'},
-            "several have 'a'",
+            "name of its own; they are 'a', 'a'",
         ),
         (
             {"a/0.jpg": b"", "a/0.cls": b"1", "a/1.jpg": b""},
-            "a/1.jpg is in its class folder, that of .*a/0.jpg in its .cls",
+            "a/1.jpg must have its class in its .cls, .* it has class folder",
         ),
-        ({"a/0.jpg": b"", "a/1.jpg": b""}, "at least two classes; all are of 'a'"),
+        ({"a/0.jpg": b"", "a/1.jpg": b""}, "at least two classes, .* they are 'a'"),
         ({"0.txt": b""}, "must hold train images; its files hold none"),
     ],
 )
@@ -217,8 +223,8 @@ def test_classes_of_validation_alone_are_refused(tmp_path):
 def test_compressed_and_truncated_archives_are_refused(tmp_path):
     data = tar(SAMPLES["folders"].items())
     for name, content, message in (
-        ("0.tar.gz", gzip.compress(data), "0.tar.gz must be .* it is compressed"),
-        ("0.tar", gzip.compress(data), "0.tar must be .* it is compressed"),
+        ("0.tar.gz", gzip.compress(data), "0.tar.gz is compressed"),
+        ("0.tar", gzip.compress(data), "0.tar is compressed"),
         ("0.tar", data[:513], "its member ./b/0.jpg needs|truncated"),
         ("0.tar", data[:1024], "truncated or corrupt"),
     ):
