@@ -15,6 +15,7 @@ _END = bytes(_BLOCK)  # The end marker has two, of which some programs write one
 _FILES = b"\x0007"  # The types of files with content,
 _EMPTY = b"123456"  # of links, devices, folders and pipes,
 _LONG_NAME, _PAX = b"L", b"x"  # and of headers before that of a file.
+_LINKS = b"12"  # Of which the first is also a file's second name.
 _SPARSE = b"S"  # Of a file whose content isn't one span.
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 
@@ -74,6 +75,11 @@ def members(
             name = records.get(b"path", name)
             num_bytes = int(records.get(b"size", num_bytes))
         else:
+            if kind in _LINKS:
+                raise UserError(
+                    f"{where} must hold files, not links as {_text(name)}; write it"
+                    " with tar's --dereference --hard-dereference"
+                )
             if kind in _FILES and not name.endswith(b"/"):
                 yield Member(_text(name), position, size)
             name, num_bytes = b"", -1

@@ -60,6 +60,13 @@ def test_other_headers():
             archive.addfile(info)
         with pytest.raises(UserError, match="sparse"):
             list(tar_members.members(file, "file"))
+    with tempfile.TemporaryFile() as file:
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            info = tarfile.TarInfo("2.jpg")
+            info.type, info.linkname = tarfile.LNKTYPE, "1.jpg"
+            archive.addfile(info)
+        with pytest.raises(UserError, match=r"links as 2.jpg; .*--hard-dereference"):
+            list(tar_members.members(file, "file"))
 
 
 def shard(root, name: str, members: dict[str, bytes]) -> None:
