@@ -203,11 +203,15 @@ def add_script(archive: Archive, path: Path, environment: Path) -> None:
 
 def files_of_tests(site_packages: Path) -> set[Path]:
     """Returns the files of the packages that only tests need, and those of pip."""
-    of_tests, of_programs = (
+    of_tests, of_parquet, of_programs = (
         set(re.findall(r"^([\w.-]+)==", (ROOT / name).read_text(), re.M))
-        for name in ("requirements-dev.txt", "requirements.txt")
+        for name in (
+            "requirements-dev.txt",
+            "requirements-parquet.txt",
+            "requirements.txt",
+        )
     )
-    names = (of_tests - of_programs) | {"pip"}
+    names = (of_tests | of_parquet) - of_programs | {"pip"}
     return {
         Path(os.path.normpath(site_packages / file))
         for package in distributions(path=[str(site_packages)])

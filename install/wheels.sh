@@ -25,7 +25,7 @@ download() {  # download [OPTION ...]: what locks name, checked by the hashes in
 setting() { sed -n "s/^$1=//p" "$HERE/build_horovod.sh"; }
 
 cd "$HERE/.."
-for lock in requirements requirements-dev requirements-build requirements-docs install/requirements-{mpi4py,wheel}; do
+for lock in requirements requirements-{dev,parquet,build} requirements-docs install/requirements-{mpi4py,wheel}; do
   download -r "$lock.txt"
 done
 # As source: mpi4py is built for a site's MPI, Horovod always.
