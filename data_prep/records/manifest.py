@@ -189,7 +189,12 @@ def _inconsistencies(manifest: Manifest) -> Iterator[str]:
         yield f"image_format must be {expected}; it is {manifest.image_format!r}"
     for split in splits:
         yield from _inconsistencies_of_split(split, num_classes)
-    shards = [shard.path for split in splits for shard in split.shards]
+    shards = [
+        # Splits of images in place may have images in the same folder or archive.
+        (split.name * bool(manifest.images_dir), shard.path)
+        for split in splits
+        for shard in split.shards
+    ]
     for name, values in (("class_names", manifest.class_names), ("shards", shards)):
         for value, count in Counter(values).items():
             if count > 1:

@@ -170,6 +170,21 @@ def test_damage_is_found_at_every_read(
     assert sorted(read.tolist()) == [n for n in range(21) if n != 8]
 
 
+def test_splits_may_share_folders(folders, make_config):
+    (folders / "raw" / "train").rename(folders / "classes")
+    for flags in (["--in_place"], []):
+        name = "shared" if flags else "copied"
+        words = folders / "classes", folders / name, "--validation_fraction=0.3", *flags
+        assert convert_here(*words).returncode == 0
+    config = make_config(14, "abc", global_batch_size=2, train_steps=3)
+    for split in manifest.SPLITS:
+        ours, expected = (
+            record_files.open_split(manifest.load(str(folders / name), split), split)
+            for name in ("shared", "copied")
+        )
+        assert_equal(evaluate(ours, config), evaluate(expected, config))
+
+
 def test_verification_names_the_damaged_file(indexed):
     done = convert_here("", indexed, "--verify")
     assert done.returncode == 0, done.stdout + done.stderr
