@@ -191,7 +191,7 @@ def _inconsistencies(manifest: Manifest) -> Iterator[str]:
         yield from _inconsistencies_of_split(split, num_classes)
     shards = [
         # Splits of images in place may have images in the same folder or archive.
-        (split.name * bool(manifest.images_dir), shard.path)
+        f"{split.name}: " * bool(manifest.images_dir) + shard.path
         for split in splits
         for shard in split.shards
     ]
