@@ -47,8 +47,8 @@ def copy_project(folder: Path) -> None:
         shutil.copytree(ROOT / name, folder / name, ignore=no_library)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
-    for name in ("requirements.in", "requirements-export.in"):
-        shutil.copy(ROOT / name, folder)
+    for name in ("", "-export", "-parquet"):
+        shutil.copy(ROOT / f"requirements{name}.in", folder)
     (folder / "install").mkdir()
     script = 'cd "$(dirname "$0")/../resnet/native"; echo "$1" | tee libresnet_{}.so'
     (folder / "install/build_native.sh").write_text(
