@@ -287,6 +287,8 @@ def test_the_weights_of_classes_are_part_of_the_run(
     path = tmp_path / "weights.csv"
     path.write_text(f"cat,{2 / 3!r}\ndog,2.0")
     assert run_on(records, *flags, str(path)).returncode == 0  # They are the same.
+    done = run_on(records, *flags, str(path), "--sampling=balanced")
+    assert_refused(done, "other settings (sampling=natural, now balanced)")
     path.write_text("cat,1\ndog,2")
     done = run_on(records, *flags, str(path))
     assert_refused(done, "other settings (class_weight_values=(0.66")

@@ -1,8 +1,8 @@
 """The random seeds of an example: one for each use of random numbers.
 
-An example has one seed in each epoch: int64 `[2]`, the first number not negative and
-below 2**32. Each use derives a seed of its own from it, so that no two uses share their
-random numbers.
+An example has one seed each time it is read, such as once an epoch: int64 `[2]`, the
+first number not negative and below 2**32. Each use derives a seed of its own from it,
+so that no two uses share their random numbers.
 """
 
 import tensorflow as tf
