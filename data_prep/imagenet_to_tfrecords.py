@@ -150,7 +150,12 @@ def main(argv: Sequence[str]) -> int:
 
 def _convert(settings: Settings, options: Options) -> None:
     origin = settings.raw_data_dir or settings.labels
-    if bool(origin) == bool(settings.tfds_name):
+    if not origin and not settings.tfds_name:
+        raise UserError(
+            "--raw_data_dir is required: the folder of the images; or --labels, or"
+            " --tfds_name. --help lists the flags."
+        )
+    if origin and settings.tfds_name:
         raise UserError(
             "set exactly one of --raw_data_dir and --tfds_name, or --labels; got"
             f" raw_data_dir={settings.raw_data_dir}, tfds_name={settings.tfds_name},"

@@ -177,6 +177,7 @@ if [ -f "$READY" ] && [ -x "$VENV/bin/python" ] && [ "$(choice FOLDER)" -ef "$VE
   [ "$asked_python" = "$(choice ASKED_PYTHON)" ] &&
   [ "$(cat "$READY")" = "$(key "$made_with_version")" ]; then
   step "preparing the build of the ops" build_ops "$VENV" || bash install/check.sh "$VENV" ops || true
+  [ "${GOALS:-venv}" != venv ] || say "$VENV is ready"
   exit 0
 fi
 [ -n "$has_lock" ] || note_no_lock "$ROOT/.venv.lock"

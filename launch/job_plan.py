@@ -406,7 +406,7 @@ def _warnings_of_run(topology: Topology, chosen: Layout, run: Derived) -> Iterat
     elif known & {"avx512_bf16", "amx_bf16"} and run.config.precision == "float32":
         yield (
             "the processor has instructions for bfloat16, and the run computes in"
-            " float32: --precision=bf16 is faster, and --precision=auto measures both"
+            " float32; --precision=auto measures which of both is faster"
         )
     speed = topology.gigabits_per_second
     if speed and run.config.compress == "none":

@@ -105,7 +105,7 @@ def _nodes(topology: Topology) -> str:
 
 def _ranks(plan: JobPlan) -> str:
     num_processes, num_ranks = plan.shape.num_processes, plan.layout.num_ranks
-    text = f"{plan.topology.num_nodes:,} nodes x {plan.layout.ranks_per_node}"
+    text = f"{counted(plan.topology.num_nodes, 'node')} x {plan.layout.ranks_per_node}"
     if plan.job == "parameter_server":
         num_servers = num_processes - num_ranks - 1
         text = (

@@ -141,7 +141,8 @@ def place_of_failure(model_dir: pathlib.Path, failure: Mapping[str, Any]) -> str
     """Returns the step at which the run failed or, if unknown, the last saved step."""
     if failure.get("step") is not None:
         return f"step {failure['step']}"
-    return f"a step after {[0, *step_dirs.saved_steps(model_dir)][-1]}"
+    saved = step_dirs.saved_steps(model_dir)
+    return f"a step after {saved[-1]}" if saved else "startup or a step before a save"
 
 
 def on_reachable_hosts(words: Sequence[str], model_dir: pathlib.Path) -> Sequence[str]:

@@ -96,6 +96,6 @@ def _warnings(root: pathlib.Path, converted: set[pathlib.Path | None]) -> list[s
     if not others or root in converted:  # CIFAR-10 may be the folder itself.
         return []
     return [
-        f"{len(others):,} of the files and folders in {root} are not converted:"
+        f"not converted of the files and folders in {root}, {len(others):,}:"
         f" {first_of(map(repr, others))}"
     ]

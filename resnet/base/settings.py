@@ -19,6 +19,7 @@ LARGEST_COUNT = 2**31
 BELOW_ONE = math.nextafter(1, 0)
 AT_LEAST_ZERO = (0, math.inf)
 ABOVE_ZERO = (1e-30, math.inf)
+_TINY = 1e-8  # Lower bounds below it stand for "above 0".
 FRACTION = (0, BELOW_ONE)
 COUNT = (1, LARGEST_COUNT)
 COUNT_OR_ZERO = (0, LARGEST_COUNT)
@@ -146,8 +147,11 @@ def _violated(bounds: tuple[float, float], value: Any) -> str:
     low, high = bounds
     if low <= value <= high and value < math.inf:  # False for NaN.
         return ""
+    lowest = "above 0" if 0 < low < _TINY else f"at least {low:g}"
     if high == math.inf and value == math.inf:
-        return f"at least {low:g}, and finite"
+        return f"{lowest}, and finite"
     if high in (math.inf, LARGEST_COUNT) and not value >= high:
-        return f"at least {low:g}"
+        return lowest
+    if 0 < low < _TINY:
+        return f"{lowest}, at most {high:g}"
     return f"in [{low:g}, 1)" if high == BELOW_ONE else f"in [{low:g}, {high:g}]"

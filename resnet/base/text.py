@@ -21,10 +21,10 @@ def listed(title: str, sentences: Iterable[str]) -> list[str]:
     return ["", f"{title}:", *items] if items else []
 
 
-def first_of(names: Iterable[str], most: int = 4) -> str:
+def first_of(names: Iterable[str], most: int = 4, separator: str = ", ") -> str:
     """Returns at most so many names, and the number of the others."""
     listed = list(names)
-    text = ", ".join(listed[:most])
+    text = separator.join(listed[:most])
     others = len(listed) - most
     return f"{text} and {others} more" if others > 0 else text
 

@@ -57,6 +57,12 @@ def best_value(metadata: Mapping[str, Any], metric: str) -> float | None:
     return max(values, default=None)
 
 
+def final_value(metadata: Mapping[str, Any], metric: str) -> float | None:
+    """Returns the metric of the weights that programs take: EMA if the run has them."""
+    values = [metadata[name][metric] for name in EVALUATIONS if name in metadata]
+    return values[-1] if values else None
+
+
 def best_step(saved: Sequence[Saved]) -> int | None:
     """Returns the best step, the newest among equal ones, if any was evaluated.
 

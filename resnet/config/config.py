@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from resnet.base import intervals, json_file, settings
+from resnet.base import intervals, json_file, settings, text
 from resnet.base.atomic_files import atomic_write_bytes
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, COUNT_OR_ZERO, changeable_setting, setting
@@ -28,6 +28,7 @@ BEST_METRICS = {
     "macro_f1": "macro F1",
 }
 _SHOWN_CHARACTERS = 60  # Longest value that an error quotes.
+_SHOWN_DIFFERENCES = 3
 # RESULTS.md, "Memory": ResNet-50 on 2 ranks with 32 images each took 3,347 MiB in
 # float32 and 2,180 MiB in bfloat16. The difference gives the bytes of an activation,
 # the rest those of TensorFlow, the program and its input.
@@ -97,7 +98,7 @@ class Config(TrainingSettings):
         "",
         "What to initialize the weights from: a run's folder, a checkpoint, a file"
         " (.safetensors, .npz, .pt or .pth), or a checkpoint of the TPU recipe.",
-        elsewhere="pretrained weights init_checkpoint resume",
+        elsewhere="pretrained weights init_checkpoint",
         topic=topics.CHECKPOINTS,
         common=True,
         unset="random",
@@ -113,7 +114,7 @@ class Config(TrainingSettings):
     model_dir: str = changeable_setting(
         "",
         "The folder of the run: its settings, logs and checkpoints.",
-        elsewhere="output out_dir output_dir save_dir log_dir logdir",
+        elsewhere="output out_dir output_dir save_dir log_dir logdir resume",
         topic=topics.DATA,
         common=True,
         unset="required",
@@ -323,7 +324,7 @@ def differences(old: Config, new: Config) -> list[str]:
 def refuse_other(old: Config, new: Config) -> None:
     """Refuses to resume a run with settings that would give another result."""
     different = differences(old, new)
-    names = {text.partition("=")[0].rpartition(" ")[2] for text in different}
+    names = {change.partition("=")[0].rpartition(" ")[2] for change in different}
     if "train_steps" in names and names <= _LENGTHS:
         lengths = [
             f"{counted(config.train_steps, 'step')}"
@@ -335,11 +336,21 @@ def refuse_other(old: Config, new: Config) -> None:
             f" {lengths[1]}. Give the --train_epochs or --train_steps of that run to"
             " continue it, or name another --model_dir."
         )
+    if "recipe" in names:  # Nearly all others follow from it.
+        different = [f"recipe={old.recipe}, now {new.recipe}"]
     if different:
+        # First those that a flag sets, others often follow from them.
+        flags = settings.declarations(Config)
+        different.sort(
+            key=lambda change: (
+                (name := change.partition("=")[0]) not in flags
+                or flags[name].flag is None
+            )
+        )
+        shown = text.first_of(different, _SHOWN_DIFFERENCES, separator="; ")
         raise UserError(
-            f"{new.model_dir} holds a run with other settings"
-            f" ({'; '.join(different)}). Name another --model_dir, or the settings and"
-            " the records of that run."
+            f"{new.model_dir} holds a run with other settings ({shown})."
+            " Name another --model_dir, or the settings and the records of that run."
         )
 
 

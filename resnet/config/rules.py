@@ -378,7 +378,7 @@ def check_ranks(config: Config, num_ranks: int) -> None:
         raise UserError(
             "--train_batch_size must be at most the number of training examples; got"
             f" train_batch_size={batch}, {config.num_train_examples} examples. Lower"
-            " it, or take --recipe=own, whose batch follows from that number."
+            f" it{', or take --recipe=own' * (config.recipe != 'own')}."
         )
     parts = num_ranks * config.accumulation_steps
     if batch % parts:

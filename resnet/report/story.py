@@ -131,10 +131,11 @@ def last_evaluation(run: RunFolder) -> Mapping[str, Any] | None:
 
 
 def best_evaluation(run: RunFolder) -> Mapping[str, Any] | None:
-    """Returns the line of evaluation with the best metric; None without any."""
+    """Returns the best line of evaluation of the weights of `last_evaluation`."""
     metric = _metric(run)
-    lines = [line for line in run.lines if line["kind"] in _KINDS and metric in line]
-    return max(filter(_IS_RESULT, lines), key=lambda line: line[metric], default=None)
+    lines = run.of_kind("eval_ema") or run.of_kind("eval")
+    results = [line for line in filter(_IS_RESULT, lines) if metric in line]
+    return max(results, key=lambda line: line[metric], default=None)
 
 
 def _metric(run: RunFolder) -> str:

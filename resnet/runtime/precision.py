@@ -25,6 +25,8 @@ _PROBE_REPEATS = 5
 # Products of widened numbers must be so many times as fast to be taken: a resumed run,
 # whose weights are to have the same bits, decides again.
 _WIDENED_GAIN = 1.2
+# Other ratios below 1 may be noise: repeated measurements differ by some per cent.
+_CLEARLY_SLOWER = 0.9
 
 
 def choose(requested: str, communicator: Communicator) -> str:
@@ -41,7 +43,7 @@ def choose(requested: str, communicator: Communicator) -> str:
             chosen = "bf16" if ratio > 1 else "float32"
         elif not cpu_features.has_bf16(cpu_features.flags()):
             logging.warning("this CPU has no bf16 instructions")
-        if requested != "auto" and ratio < 1:
+        if requested != "auto" and ratio < _CLEARLY_SLOWER:
             logging.warning(
                 "float32 is faster here: bf16 convolutions take"
                 f" {1 / ratio:.2f} times as long"

@@ -20,7 +20,7 @@ REQUEUE_EXIT_CODE = 75
 # The terminal sends SIGINT to all processes, and the launcher forwards its own too.
 _SAME_KEYSTROKE_SECONDS = 1.0
 _POLL_SECONDS = 0.25  # How often a thread looks for the launcher's death or a stop.
-_PRESS_AGAIN = " Press Ctrl-C again to end at once, without saving."
+_PRESS_AGAIN = " Press Ctrl-C again, a second later, to end at once, without saving."
 # What to do after a stop: with a checkpoint, and before there can be one.
 RESUME = "Rerun the same command to resume"
 START_AGAIN = "Rerun the same command to start again"

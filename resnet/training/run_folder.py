@@ -61,12 +61,20 @@ def make(model_dir: str) -> None:
             f"--model_dir must be a name in UTF-8; got {os.fsencode(model_dir)!r}."
             " Rename the folder."
         ) from error
+    if not Path(model_dir, CONFIG_FILE).exists():
+        with contextlib.suppress(OSError):
+            if image := next(Path(model_dir).glob("*/*.[jJ][pP]*[gG]"), None):
+                raise UserError(
+                    f"--model_dir must be a folder of a run; it has images, such as"
+                    f" {image}. Choose a new folder."
+                )
     try:
         with contextlib.suppress(FileNotFoundError):
             os.lstat(Path(model_dir, "n" * _LONGEST_NAME))
         Path(model_dir).mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=model_dir).close()
     except OSError as error:
+        error.filename = model_dir  # Not the name in it that was tried.
         raise not_writable(error) from error
     folder = Path(model_dir, step_dirs.FOLDER)
     try:
@@ -158,7 +166,7 @@ def describe_end(config: Config, is_evaluated: bool) -> str:
             return ""
         folder = step_dirs.of_step(model_dir, step)
         metadata = integrity.verify(folder, lambda name: True)
-        value = retention.best_value(metadata, metric)
+        value = retention.final_value(metadata, metric)
     except UserError:
         return ""  # What restores it says why.
     if is_evaluated and value is None:

@@ -196,7 +196,8 @@ def test_programs_of_a_clone_are_files_and_others_installed_commands(
     monkeypatch.chdir(ROOT)
     assert commands.command("resnet-report", "a b").endswith(" eval/report.py 'a b'")
     monkeypatch.chdir(tmp_path)
-    assert f" {ROOT}/eval/report.py" in commands.command("resnet-report")
+    words = shlex.split(commands.command("resnet-report"))
+    assert words[-1] == f"{ROOT}/eval/report.py"
     monkeypatch.setattr(commands, "IS_INSTALLED", True)
     folder = Path(sys.executable).parent
     for path, expected in (("/nowhere", f"{folder}/resnet-eval"), (folder, "resnet")):

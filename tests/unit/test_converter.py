@@ -22,13 +22,13 @@ from tests.record_reader import read_examples
 def test_bad_flags_are_refused(raw, tmp_path):
     records, absent = tmp_path / "records", tmp_path / "absent"
     for source, folder, flag, message in (
-        ("", records, "--num_processes=1", "exactly one of --raw_data_dir and"),
+        ("", records, "--num_processes=1", "--raw_data_dir is required"),
         (raw, records, "--tfds_name=x", "exactly one of --raw_data_dir and"),
         (raw, records, "--tfds_data_dir=x", "requires --tfds_name"),
         (raw, records, "--tfds_label=x", "requires --tfds_name"),
         (raw, records, "--validation_split=test", "must name a split of"),
         (raw, records, "--labels=absent.csv", "absent.csv failed"),
-        ("", records, "--validation_split=x", "exactly one of --raw_data_dir and"),
+        ("", records, "--validation_split=x", "--raw_data_dir is required"),
         (raw, "", "--num_processes=1", "--local_scratch_dir is required"),
         (raw, records, "--num_processes=-1", "num_processes"),
         (raw, records, "--on_bad_image=ask", "one of fail, skip"),

@@ -4,6 +4,7 @@ Real jobs in a hostile environment are in tests/jobs.
 """
 
 import resource
+import shlex
 import sys
 import threading
 from types import SimpleNamespace
@@ -163,7 +164,8 @@ def test_a_stop_request_ends_a_wait_in_which_no_handler_is_called():
 def test_pip_installs_into_the_environment_from_where_the_site_says(tmp_path):
     settings = "[global]\ntarget = /elsewhere\nindex-url = https://site/simple\n"
     (tmp_path / "pip.conf").write_text(f"{settings}[install]\nuser = true\n")
-    script = f". install/pip_settings.sh; take_pip_sources {sys.executable}; env"
+    python = shlex.quote(sys.executable)
+    script = f". install/pip_settings.sh; take_pip_sources {python}; env"
     done = completed(
         ["bash", "-euc", script],
         cwd=ROOT,

@@ -191,7 +191,7 @@ def test_two_batch_sizes_tell_what_a_step_takes_without_images(speeds, rate, fix
     [
         ((), "by --rate or by --benchmark; got neither"),
         ((*OTHER, "--benchmark=a"), "got both"),
-        (("--rate=1e-320",), "--rate must be in"),
+        (("--rate=1e-320",), "--rate must be above 0"),
         ((*OTHER, "--nodes=5000"), "--nodes must be from 1 to 4,096; got 5,000."),
         ((*PUBLISHED, "--nodes=1,100"), "nearest numbers of nodes are 96 and 128."),
         ((*PUBLISHED, "--compare_on=100"), "are 96 and 128"),

@@ -187,7 +187,7 @@ def test_the_nodes_that_were_read_decide_cores_and_threads(tmp_path):
 def test_what_is_slow_is_said(tmp_path):
     node = topology.probe(machine_trees.sub_numa_clusters(tmp_path))
     plan = make(topology.repeated(node, 4, ()), **FOUR_NODES)
-    assert warning(plan, "--precision=bf16 is faster")
+    assert warning(plan, "--precision=auto measures")
     root = machine_trees.write(
         tmp_path / "slow",
         [(0, 0, 0), (0, 0, 1)],

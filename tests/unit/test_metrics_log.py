@@ -320,7 +320,7 @@ def test_a_disk_that_hangs_is_what_rank_0_says_that_it_waits_for(
     ranks._watchdog = object.__new__(WatchdogClient)
     ranks._watchdog._channel = types.SimpleNamespace(send=sent.append)
     config = make_config(model_dir=str(tmp_path), record_log=str(tmp_path / "log"))
-    state = types.SimpleNamespace(step=7, top1=None, num_log_lines=None)
+    state = types.SimpleNamespace(step=7, best_value=None, num_log_lines=None)
     log = RunLog(config, state, ranks)
     during = []
     write = AppendFile.write
@@ -348,7 +348,7 @@ def test_a_quiet_run_prints_its_last_evaluation_alone(
     before = absl_logging.get_verbosity()
     absl_logging.set_verbosity(verbosity)
     try:
-        state = types.SimpleNamespace(step=7, top1=None, num_log_lines=None)
+        state = types.SimpleNamespace(step=7, best_value=None, num_log_lines=None)
         config = make_config(model_dir=str(tmp_path))
         with closing(RunLog(config, state, Communicator(ProcessInfo()))) as log:
             log.evaluated("eval", {"top1": 0.25}, 1.0, "first")

@@ -91,8 +91,8 @@ def test_explain_has_a_reason_with_the_numbers_of_each_choice():
     text = " ".join(text.split())
     for words in (
         "global batch 32 = 4 ranks x 8",
-        "image size 176: the median of the images' shorter sides is 240 pixels;"
-        " the recipe uses at most 176",
+        "160 px at the end of the training: the median of the images' shorter sides is"
+        " 240, and the recipe uses at most 160",
         "evaluated at 176 px, 1.1 times the 160 px of the last phase: ",
         "resnet18d: resnet9 is for less than 64 pixels",
         "batch 32: 900 images / 28 steps per epoch at least",

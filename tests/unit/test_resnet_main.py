@@ -113,7 +113,7 @@ def test_own_images_are_planned_by_their_number_and_sizes(run, records, tmp_path
     done = run(*flags, "--recipe=own", "--num_ranks=2")
     assert done.returncode == 0, done.stderr
     assert "global batch 8 = 2 ranks x 4" in done.stdout
-    assert "image size 40: the median" in done.stdout
+    assert "at the end of the training: the median" in done.stdout
     assert_refused(run(*flags, "--recipe=own", "--num_ranks=16"), "Start fewer ranks")
 
 

@@ -173,7 +173,10 @@ def test_what_differs_among_phases_cannot_be_given(name):
         *(
             ({"schedule": Schedule(**{"peak_value": 1.0, **schedule})}, words)
             for schedule, words in (
-                ({"power": 0.0}, "power of the schedule of phase 'first' must be at"),
+                (
+                    {"power": 0.0},
+                    "power of the schedule of phase 'first' must be above 0",
+                ),
                 (
                     {"decay": "steps", "boundaries": (2.0, 1.0)},
                     "must ascend from 0; got, in steps, [20, 10]",

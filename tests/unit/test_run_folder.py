@@ -361,3 +361,15 @@ def test_a_lock_is_released_whatever_the_disk_says(
         patched.setattr(module, name, fail)
         lock.release()
     RunLock(tmp_path).release()
+
+
+def test_a_folder_of_images_is_no_folder_of_a_run(tmp_path):
+    image = tmp_path / "cats" / "1.JPEG"
+    image.parent.mkdir()
+    image.touch()
+    with pytest.raises(UserError, match=r"has images, such as .*1\.JPEG"):
+        run_folder.make(str(tmp_path))
+    (tmp_path / CONFIG_FILE).touch()
+    run_folder.make(str(tmp_path))
+    with pytest.raises(UserError, match=r"must be a folder; \S*1\.JPEG is a file"):
+        run_folder.make(str(image))

@@ -157,7 +157,7 @@ def test_a_signal_in_a_pause_ends_it_with_75_and_a_sentence(
     done = run(supervise, "--restart_seconds=600", "--", *words)
     assert done.returncode == REQUEUE_EXIT_CODE
     failed, stopped = done.stderr.splitlines()
-    assert "has failed at a step after 0 (exit code 9)" in failed
+    assert "has failed at startup or a step before a save (exit code 9)" in failed
     assert "stopped before the next restart" in stopped
 
 

@@ -94,10 +94,11 @@ def _multiple(number: float, of: int) -> int:
 
 def _reasons(recipe: Recipe, num_classes: int, median_side: int) -> Iterator[str]:
     images = f"{recipe.num_train_examples:,} images"
-    text = f"image size {recipe.image_size}: the median of the images' shorter sides is"
-    text += f" {median_side:,} pixels"
+    last = recipe.phases[-1].image_size or recipe.image_size
+    text = f"{last} px at the end of the training: the median of the images' shorter"
+    text += f" sides is {median_side:,}"
     if median_side > IMAGENETTE_BEST.image_size:
-        text += f"; the recipe uses at most {IMAGENETTE_BEST.image_size}"
+        text += f", and the recipe uses at most {last}"
     yield text
     yield (
         f"{recipe.model}: resnet9 is for less than {_SMALL_SIDE} pixels, resnet18d for"
