@@ -106,7 +106,10 @@ def _series_of(metric: Metric, run: RunFolder) -> Iterator[tuple[str, str, str]]
     for series in metric.series if metric.title else ():
         name = series.name
         for kind in dict.fromkeys(line["kind"] for line in run.lines if name in line):
-            yield kind, name, series.label or _KINDS.get(kind, kind)
+            words = series.label and series.label + ", EMA weights" * (
+                kind == "eval_ema"
+            )
+            yield kind, name, words or _KINDS.get(kind, kind)
 
 
 def _of_ranks(metric: Metric, run: RunFolder) -> list[Curve]:
