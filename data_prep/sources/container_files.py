@@ -30,10 +30,13 @@ class LabelledImage(NamedTuple):
     num_bytes: int
 
 
-def find(root: pathlib.Path, extensions: tuple[str, ...]) -> list[pathlib.Path]:
+def find(
+    root: pathlib.Path, validation_split: str | None, extensions: tuple[str, ...]
+) -> list[pathlib.Path]:
     """Returns the files in `root`, and in its `data` folder and those of splits."""
+    names = {_FOLDER, validation_split}
     below = folders.folders_in(root)
-    places = [p for p in below if p.name == _FOLDER or folders.split_of(p.name)]
+    places = [p for p in below if p.name in names or folders.split_of(p.name)]
     paths = [path for place in (root, *places) for path in sorted(place.iterdir())]
     return [
         path

@@ -39,9 +39,9 @@ class _Columns(NamedTuple):
     class_names: tuple[str, ...]  # Of labels that are numbers; or empty.
 
 
-def find(root: pathlib.Path) -> list[pathlib.Path]:
+def find(root: pathlib.Path, validation_split: str | None = None) -> list[pathlib.Path]:
     """Returns the Parquet files in `root` and its folders `data` and of splits."""
-    return container_files.find(root, _EXTENSIONS)
+    return container_files.find(root, validation_split, _EXTENSIONS)
 
 
 def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
@@ -50,7 +50,7 @@ def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
     Raises UserError if a file is corrupt or its images are compressed, if there isn't
     one column with images and one with classes, or if a value is missing.
     """
-    paths = find(root)
+    paths = find(root, validation_split)
     columns = [_columns(path) for path in paths]
     for path, other in zip(paths, columns, strict=True):
         if other != columns[0]:

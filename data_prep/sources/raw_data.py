@@ -54,7 +54,7 @@ def open_raw_data(
     containers: list[pathlib.Path] = []
     if not kinds and not folders.hold_images(root, validation_split):
         for module in (webdataset, parquet):
-            if paths := module.find(root):
+            if paths := module.find(root, validation_split):
                 kinds[paths[0].name] = functools.partial(
                     module.read, validation_split=validation_split
                 )
@@ -79,8 +79,8 @@ def open_raw_data(
         return dataclasses.replace(source, warnings=warnings)
     advice = folders.advice(root) or (
         f" Nor is there a folder named {', '.join(folders.SPLIT_NAMES[VALIDATION])}, or"
-        f" {archives.TRAIN_ARCHIVE}, {archives.VALIDATION_ARCHIVE} or"
-        f" {' or '.join(cifar10.ARCHIVES)}: name another folder."
+        f" {archives.TRAIN_ARCHIVE}, {archives.VALIDATION_ARCHIVE},"
+        f" {', '.join(cifar10.ARCHIVES)}, *.tar or *.parquet: name another folder."
     )
     raise UserError(
         f"expected images in train/<class>/ or <class>/ of at least two classes in"

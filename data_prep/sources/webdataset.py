@@ -40,12 +40,12 @@ _KEYS = (  # Of the class in JSON, either as a number or as a name.
 )
 
 
-def find(root: pathlib.Path) -> list[pathlib.Path]:
+def find(root: pathlib.Path, validation_split: str | None = None) -> list[pathlib.Path]:
     """Returns the archives in `root` and its folders of splits, also compressed ones.
 
     Those of ImageNet and CIFAR aren't among them.
     """
-    paths = container_files.find(root, _EXTENSIONS)
+    paths = container_files.find(root, validation_split, _EXTENSIONS)
     return [path for path in paths if not path.name.startswith(_OTHERS)]
 
 
@@ -62,7 +62,7 @@ def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
         known = tuple(map(normalized, filter(None, map(str.strip, text.splitlines()))))
     source = container_files.read(
         root,
-        find(root),
+        find(root, validation_split),
         validation_split,
         lambda shard: _images(shard, labels),
         known,

@@ -150,6 +150,7 @@ def test_names_of_numbers_are_in_a_file_beside_the_archives(tmp_path):
         (["0.tar", "retrained.tar"], [[0, 1]], None),
         (["train_0.tar", "VAL.tar", "test.tar"], [[0], [2]], "test"),
         (["train_0.tar", "mine-0.tar"], [[0], [1]], "mine"),
+        (["train/0.tar", "Mine/0.tar"], [[0], [1]], "Mine"),
     ],
 )
 def test_words_of_the_names_are_splits(tmp_path, names, splits, choice):
