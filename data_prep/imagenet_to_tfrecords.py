@@ -174,7 +174,7 @@ def _convert(settings: Settings, options: Options) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # Workers need no thread pool.
     rate = "already converted, nothing was written"
     try:
-        plan = make_plan(root, _open_source(settings, options), options)
+        plan = make_plan(root, _open_source(settings, options), options, num_workers)
         if manifest.VALIDATION not in plan.source.splits:
             _log(f"warning: the source has {manifest.NO_VALIDATION}")
         written = output_folder.finished_set(plan)
@@ -285,6 +285,9 @@ def _describe(written: manifest.Manifest) -> Iterator[str]:
         kinds = _in_parentheses(converted)
         format_name = written.image_format.upper()
         yield f"re-encoded as RGB {format_name}: {num_converted:,}{kinds}"
+    if written.depth_window:
+        low, high = written.depth_window
+        yield f"16-bit samples from {low:,} to {high:,} became 0 to 255 (depth_window)"
     if num_turned := written.source["ignored_exif_orientations"]:
         yield (
             "not rotated or flipped as their EXIF data tells:"

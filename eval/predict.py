@@ -343,13 +343,11 @@ def read_images(
     report_problem: Callable[[str], None],
 ) -> list[tuple[str, "tf.Tensor"]]:
     """Returns the paths of the images that can be read, each with its values."""
-    known = network.contents
+    encoding = network.contents.encoding
 
     def read(path: str) -> "tf.Tensor | str":
         try:
-            return predictor.preprocess.of_file(
-                path, known.image_format, known.apply_exif_orientation
-            )
+            return predictor.preprocess.of_file(path, encoding)
         except UserError as error:
             return str(error)
 

@@ -24,7 +24,6 @@ from resnet.base import program as base_program  # Before imports that may fail.
 
 from absl import logging
 
-from data_prep.records.class_names import check_known
 from data_prep.records.manifest import RecordSet
 from data_prep.sources import imagenet_labels
 from eval import checkpoint_choice
@@ -161,7 +160,7 @@ def evaluate(
         watch.next_step()  # Before its first checkpoint, a run may change its settings.
     run_config, steps = read_run(model_dir, settings, requested, communicator)
     with communicator.collective_errors():
-        check_classes(record_set, run_config, model_dir)
+        record_sets.check_fits(record_set, run_config, f"the run in {model_dir}")
         weights = weights_to_evaluate(wanted, run_config, model_dir)
     what = f"{split} data and run"
     startup.check_same_settings(what, record_set, run_config, communicator)
@@ -260,13 +259,6 @@ def read_run(
                     settings.combine, settings.checkpoints, steps
                 )
     return communicator.broadcast((config, steps))
-
-
-def check_classes(record_set: RecordSet, config: Config, model_dir: str) -> None:
-    """Refuses a data set with classes that the run doesn't have."""
-    names = record_set.manifest.class_names
-    whose = f"the run in {model_dir}"
-    check_known(names, config.class_names, record_set.records_dir, whose)
 
 
 def with_overrides(

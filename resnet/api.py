@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_prep.records.class_names import check_known, normalized
+from data_prep.records.class_names import normalized
 from data_prep.records.manifest import RecordSet
 from resnet.base import commands, names
 from resnet.base.errors import UserError
@@ -156,8 +156,7 @@ class Network:
         from resnet.evaluation.evaluator import Evaluator
         from resnet.optim.optimizer import weight_penalty
 
-        own, where = self.config.class_names, records.record_set.records_dir
-        check_known(records.class_names, own, where, "the network")
+        record_sets.check_fits(records.record_set, self.config, "the network")
         if split not in records.num_examples:
             raise UserError(names.unknown("split", split, records.num_examples))
         _require_positive("batch_size", batch_size)
@@ -166,6 +165,7 @@ class Network:
             self.config, eval_batch_size=batch_size, num_parallel_calls=0
         )
         shards = startup.check_shards(records.record_set, [split], "example", alone)
+        own = config.class_names
         shard = startup.open_shards(records.record_set, shards, alone, own)[split]
         threads = Threads(tuple(os.sched_getaffinity(0)), 0, 0)
         evaluator = Evaluator(self.model, shard, config, Job(alone, threads))
@@ -232,10 +232,7 @@ class Network:
                     f" {list(image.shape)} of {image.dtype}."
                 )
             return preprocess.of_pixels(tf.constant(image))
-        known = self._contents
-        return preprocess.of_file(
-            image, known.image_format, known.apply_exif_orientation
-        )
+        return preprocess.of_file(image, self._contents.encoding)
 
 
 def _require_positive(name: str, value: int) -> None:

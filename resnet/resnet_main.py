@@ -245,6 +245,7 @@ def resolve_settings(
         config = dataclasses.replace(
             resolve(recipe, overrides, split.num_examples, contents.class_names),
             median_side=contents.median_side,
+            depth_window=contents.depth_window,
             **record_sets.digests(record_set),
         )
         weights = class_weights.resolve(

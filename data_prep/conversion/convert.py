@@ -85,7 +85,8 @@ def finish(plan: Plan, num_processes: int) -> manifest.Manifest:
         class_descriptions=plan.source.class_descriptions,
         first_label=tf_example.FIRST_LABEL,
         splits=splits,
-        image_format=plan.image_format,
+        image_format=plan.encoding.image_format,
+        depth_window=plan.encoding.depth_window,
         median_side=image_sizes.median_side(plan.root, plan.paths, tf_example.ENCODED),
         source={
             **plan.metadata(),

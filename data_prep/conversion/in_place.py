@@ -20,8 +20,9 @@ import numpy.typing as npt
 from data_prep import worker_processes
 from data_prep.conversion import convert, shards
 from data_prep.conversion.plan import Plan, SplitPlan
-from data_prep.records import image_encoding, image_sizes, manifest
+from data_prep.records import image_sizes, manifest
 from data_prep.records.class_mixing import class_mixing
+from data_prep.records.image_encoding import Encoding
 from data_prep.records.manifest import Shard, SkippedImage
 from data_prep.sources.image_list import ImageList, SourceImage, files_digest
 from resnet.base.errors import UserError
@@ -34,8 +35,7 @@ class _Job:
     split: str
     first: int  # The index of the first of the images in their list.
     images: Sequence[SourceImage]
-    image_format: str
-    apply_exif_orientation: bool
+    encoding: Encoding
     skip_bad_images: bool
 
 
@@ -95,7 +95,7 @@ def write(
         class_descriptions=plan.source.class_descriptions,
         first_label=0,
         splits=splits,
-        image_format=plan.image_format,
+        image_format=plan.encoding.image_format,
         median_side=image_sizes.median_side_of(
             (
                 split.images[index].read()
@@ -157,22 +157,19 @@ def _jobs(plan: Plan) -> Iterator[_Job]:
                 split.name,
                 first,
                 [split.images[index] for index in chosen],
-                plan.image_format,
-                plan.options.apply_exif_orientation,
+                plan.encoding,
                 plan.options.on_bad_image == "skip",
             )
 
 
 def _read(job: _Job) -> _Read:
     """Reads the images of a job; runs in a worker process."""
-    is_png = job.image_format == "png"
-    encode = image_encoding.to_png if is_png else image_encoding.to_jpeg
     part = _Read(job, [], [], [], 0)
     num_ignored_orientations = 0
     for image in job.images:
         data = image.read()
         try:
-            stored = encode(data, image.name, job.apply_exif_orientation)
+            stored = job.encoding.store(data, image.name)
         except UserError as error:
             if not job.skip_bad_images:
                 raise UserError(

@@ -96,7 +96,7 @@ def check_space(plan: Plan) -> None:
         return
     needed = plan.num_images * _RECORD_OVERHEAD_BYTES
     for split in plan.splits:
-        needed += split.images.estimate_kept_bytes(plan.image_format)
+        needed += split.images.estimate_kept_bytes(plan.encoding.image_format)
     for path in convert.reported_shards(plan):
         with contextlib.suppress(OSError):  # A removed shard is written again.
             needed -= (plan.root / path).stat().st_size

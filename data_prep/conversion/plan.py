@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import PIL
 
+from data_prep.conversion import depth_window
 from data_prep.conversion.shards import ShardJob, json_digest
 from data_prep.records import image_encoding, manifest
 from data_prep.records.class_names import require_lines
+from data_prep.records.image_encoding import Encoding
 from data_prep.records.manifest import TRAIN, VALIDATION
 from data_prep.sources.image_list import ImageList, Source
 from resnet.base.errors import UserError
@@ -76,6 +78,12 @@ class Options:
         "Rotate and flip images by their EXIF orientation; the published recipes"
         " don't.",
     )
+    depth_window: tuple[int, ...] = setting(
+        (),
+        "LOW,HIGH: the samples of 16-bit images that become 0 and 255, with a straight"
+        " line between them; unset, the percentiles 0.1 and 99.9 of training images.",
+        unset="percentiles",
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,7 +113,7 @@ class Plan:
     source: Source
     options: Options
     splits: tuple[SplitPlan, ...]  # In the order in which they are converted.
-    image_format: str  # "png" if no source image is lossily compressed, else "jpeg".
+    encoding: Encoding  # In PNG if no source image is lossily compressed, else JPEG.
 
     @property
     def num_images(self) -> int:
@@ -120,7 +128,7 @@ class Plan:
     def encoder(self) -> dict[str, Any]:
         """Returns the settings and the version of the encoder of stored images."""
         settings: dict[str, Any] = {"image_format": "png"}
-        if self.image_format == "jpeg":
+        if self.encoding.image_format == "jpeg":
             settings = {
                 "jpeg_quality": image_encoding.JPEG_QUALITY,
                 "jpeg_subsampling": image_encoding.JPEG_SUBSAMPLING,
@@ -140,6 +148,7 @@ class Plan:
             "in_place": self.options.in_place,
             "shuffle_seed": self.options.shuffle_seed,
             "apply_exif_orientation": self.options.apply_exif_orientation,
+            "depth_window": list(self.encoding.depth_window),
         }
         for split in self.splits:
             metadata[f"{split.name}_images"] = len(split.images)
@@ -163,16 +172,18 @@ class Plan:
                         path=path,
                         images=[split.images[index] for index in indices.tolist()],
                         class_indices=split.images.class_indices[indices].tolist(),
-                        apply_exif_orientation=self.options.apply_exif_orientation,
+                        encoding=self.encoding,
                         skip_bad_images=self.options.on_bad_image == "skip",
-                        image_format=self.image_format,
                     )
 
 
-def make_plan(root: pathlib.Path, source: Source, options: Options) -> Plan:
+def make_plan(
+    root: pathlib.Path, source: Source, options: Options, num_processes: int = 1
+) -> Plan:
     """Returns the plan of a conversion; writes nothing.
 
-    Reads the first bytes of the images, up to the first lossily compressed one.
+    Reads the first bytes of the images, up to the first lossily compressed one, and
+    some images of 16 bits (`depth_window.choose`).
     """
     require_lines(source.class_names)
     splits = []
@@ -197,7 +208,34 @@ def make_plan(root: pathlib.Path, source: Source, options: Options) -> Plan:
         ranges = split_evenly(len(images), num_shards)
         splits.append(SplitPlan(name, images, order, ranges))
     is_lossy = any(split.images.has_lossy_image() for split in splits)
-    return Plan(root, source, options, tuple(splits), "jpeg" if is_lossy else "png")
+    encoding = Encoding(
+        "jpeg" if is_lossy else "png",
+        options.apply_exif_orientation,
+        _depth_window(splits[0], options, num_processes),
+    )
+    return Plan(root, source, options, tuple(splits), encoding)
+
+
+def _depth_window(
+    split: SplitPlan, options: Options, num_processes: int
+) -> tuple[int, ...]:
+    """Returns the window of a set, of which `split` is the training images, if any."""
+    stated = options.depth_window
+    if stated and (options.in_place or not manifest.is_window(stated)):
+        raise UserError(
+            "--depth_window must be two samples of 16 bits, LOW,HIGH with 0 <= LOW <"
+            f" HIGH < 65536, without --in_place; got {','.join(map(str, stated))}"
+        )
+    if stated or options.in_place:
+        return stated
+    can_skip = options.on_bad_image == "skip"
+    window = depth_window.choose(split.images, split.order, can_skip, num_processes)
+    if window and split.name != TRAIN:
+        raise UserError(
+            "images of 16 bits without training images need --depth_window=LOW,HIGH:"
+            f" the depth_window in the {manifest.FILE_NAME} of the training set"
+        )
+    return window
 
 
 def default_num_shards(num_examples: int, max_shards: int) -> int:

@@ -15,8 +15,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from data_prep.records import image_encoding, manifest, tf_example, tfrecord
+from data_prep.records import manifest, tf_example, tfrecord
 from data_prep.records.class_mixing import ShardContent
+from data_prep.records.image_encoding import Encoding
 from data_prep.sources.image_list import SourceImage, files_digest
 from resnet.base import atomic_files, json_file, regular_file
 from resnet.base.errors import UserError
@@ -30,9 +31,8 @@ class ShardJob:
     path: str  # POSIX path of the record file in `root`; its folder must exist.
     images: Sequence[SourceImage]  # In record order.
     class_indices: Sequence[int]  # Of each image.
-    apply_exif_orientation: bool = False  # As in `plan.Options`.
+    encoding: Encoding
     skip_bad_images: bool = False  # Whether to skip images that can't be decoded.
-    image_format: str = "jpeg"  # Of the stored images; or "png".
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,16 +65,13 @@ def write_shard(job: ShardJob) -> ShardReport:
     num_ignored_orientations = 0
     skipped_images: list[manifest.SkippedImage] = []
     digest = hashlib.sha256()
-    encode = (
-        image_encoding.to_png if job.image_format == "png" else image_encoding.to_jpeg
-    )
     # Taken before reading: an image that is replaced meanwhile has another digest.
     source_digest = files_digest(job.images)
     with atomic_files.atomic_file(pathlib.Path(job.root, job.path)) as file:
         for source, class_index in zip(job.images, job.class_indices, strict=True):
             data = source.read()
             try:
-                image = encode(data, source.name, job.apply_exif_orientation)
+                image = job.encoding.store(data, source.name)
             except UserError as error:
                 if not job.skip_bad_images:
                     raise UserError(
@@ -90,8 +87,8 @@ def write_shard(job: ShardJob) -> ShardReport:
                 label=tf_example.FIRST_LABEL + class_index,
                 class_name=source.class_name,
                 filename=source.filename,
-                image_format=job.image_format,
-                is_oriented=job.apply_exif_orientation,
+                image_format=job.encoding.image_format,
+                is_oriented=job.encoding.apply_exif_orientation,
             )
             record = tfrecord.frame_record(example)
             file.write(record)

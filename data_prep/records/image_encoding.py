@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageChops, UnidentifiedImageError
 
-from data_prep.records import jpeg_header, png_data
+from data_prep.records import depth, jpeg_header, other_formats, png_data
 from data_prep.records.jpeg_header import JpegHeader
 from resnet.base import regular_file
 from resnet.base.errors import UserError
@@ -34,10 +35,10 @@ MAX_SIDE = 65_500  # Limit of libjpeg (JPEG_MAX_DIMENSION).
 # drawings.
 SUSPICIOUS_BYTES_PER_PIXEL = 0.02
 
-START_BYTES = 32  # As many as `is_lossy` and `keeps_its_size` need of a file.
+START_BYTES = 32  # As many as the functions of the start of a file need of it.
 _MAX_FILE_BYTES = 2**31  # More than any image that can be decoded has.
 MAX_PNG_SIDE = 1_000_000  # Limit of libpng (PNG_USER_WIDTH_MAX).
-_LOSSLESS_FORMATS = ("PNG", "WEBP", "BMP", "GIF")
+_LOSSLESS_FORMATS = ("PNG", "WEBP", "BMP", "GIF", "TIFF")
 _FORMATS = ("JPEG", *_LOSSLESS_FORMATS)
 # Supported by every decoder, TensorFlow's included.
 _PROCESSES = (jpeg_header.BASELINE, jpeg_header.EXTENDED, jpeg_header.PROGRESSIVE)
@@ -58,6 +59,7 @@ _TRANSPOSE = {  # By EXIF orientation; 1 is upright.
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_INVERSE = {6: 8, 8: 6}  # Orientations; the others are their own.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,25 +76,86 @@ class EncodedImage:
     ignores_orientation: bool = False
 
 
-def read_as_stored(
-    path: str | os.PathLike[str],
-    set_format: str | None,
-    apply_exif_orientation: bool = False,
-) -> tuple[bytes, str]:
-    """Returns an image file as the converter would store it, and its format.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Encoding:
+    """How the images of a set are stored."""
 
-    The format is "jpeg" or "png"; `set_format` is that of the set that the network was
-    trained on, or None: the image is a set by itself, stored as JPEG if it is lossily
-    compressed. Raises UserError if the file can't be read or decoded.
-    """
-    try:
-        data = regular_file.read_bytes(path, _MAX_FILE_BYTES)
-    except OSError as error:
-        raise UserError(f"{path} can't be read: {error.strerror}.") from error
-    encode, image_format = to_png, "png"
-    if set_format == "jpeg" or is_lossy(data[:START_BYTES]):
-        encode, image_format = to_jpeg, "jpeg"
-    return encode(data, str(path), apply_exif_orientation).data, image_format
+    image_format: str = ""  # "jpeg" or "png"; empty if unknown.
+    apply_exif_orientation: bool = False
+    depth_window: tuple[int, ...] = ()  # As `depth.table` takes it.
+
+    def store(self, data: bytes, name: str) -> EncodedImage:
+        """Returns an image file as an RGB or gray JPEG file, or as a PNG file.
+
+        In JPEG, an RGB or gray JPEG is kept byte for byte. It is decoded only if
+        something is unusual: no end marker at the end, very few bytes for its size, or
+        a rare kind of JPEG. In PNG, a PNG of at most 8 bits per channel without
+        transparency is kept, and a JPEG refused. Anything else (CMYK, WebP, BMP, TIFF,
+        the first frame of a GIF) is re-encoded in RGB. `depth.table` says what 16 bits
+        per channel become. Transparent pixels become white; of a single transparent
+        color see `png_data.without_metadata`. Raises
+        UserError if the image can't be decoded, has too many pixels, or is truncated.
+        """
+        in_jpeg = self.image_format == "jpeg"
+        formats = _FORMATS if in_jpeg else _LOSSLESS_FORMATS
+        with _naming_failures(data, name, formats):
+            header = None
+            if in_jpeg and data.startswith(jpeg_header.START):
+                header = jpeg_header.parse(data)
+                is_good = _looks_good(header, data)
+                is_turned = bool(header.exif) and _transpose(header.exif) is not None
+                if is_good and not (self.apply_exif_orientation and is_turned):
+                    size = header.height, header.width
+                    return EncodedImage(data, *size, None, is_turned)
+                if not is_good:
+                    _check_jpeg(header, data)
+            with Image.open(_for_pillow(data), formats=formats) as image:
+                _check_side(image, name, in_jpeg)
+                if header is None:
+                    loaded, kind = _load(image, data, self.depth_window)
+                    if kind == "PNG" and not (in_jpeg or loaded.has_transparency_data):
+                        kind = None
+                else:
+                    image.load()
+                    _check_complete(image, header, data)
+                    loaded, kind = image, _kind(image, header)
+                return self._encode(loaded, data, header, kind)
+
+    def _encode(
+        self,
+        image: Image.Image,
+        data: bytes,
+        header: JpegHeader | None,
+        kind: str | None,
+    ) -> EncodedImage:
+        """Returns a decoded image as a new file, or its file if it can be kept."""
+        transpose = _transpose(image.info.get("exif", b""))
+        is_ignored = transpose is not None and not self.apply_exif_orientation
+        if kind is None and (transpose is None or is_ignored):
+            return EncodedImage(data, image.height, image.width, None, is_ignored)
+        rgb = _to_rgb(image, header)
+        if transpose is not None and not is_ignored:
+            rgb = rgb.transpose(transpose)
+        rgb.info = {}  # Otherwise Pillow copies metadata, as a comment or a profile.
+        file = io.BytesIO()
+        image_format = self.image_format.upper()
+        rgb.save(file, image_format, **_PILLOW_OPTIONS[image_format])
+        kind = kind or "EXIF orientation"
+        return EncodedImage(file.getvalue(), rgb.height, rgb.width, kind, is_ignored)
+
+    def read(self, path: str | os.PathLike[str]) -> tuple[bytes, str]:
+        """Returns an image file as it is stored, and its format.
+
+        That is JPEG for a lossily compressed one, and otherwise the set's or, if it is
+        unknown, PNG. Raises UserError as `store`, or if the file can't be read.
+        """
+        try:
+            data = regular_file.read_bytes(path, _MAX_FILE_BYTES)
+        except OSError as error:
+            raise UserError(f"{path} can't be read: {error.strerror}.") from error
+        image_format = "jpeg" if is_lossy(data) else self.image_format or "png"
+        encoding = dataclasses.replace(self, image_format=image_format)
+        return encoding.store(data, str(path)).data, image_format
 
 
 def is_lossy(start: bytes) -> bool:
@@ -117,61 +180,23 @@ def keeps_its_size(start: bytes, image_format: str) -> bool:
     )
 
 
-def to_jpeg(
-    data: bytes, name: str, apply_exif_orientation: bool = False
-) -> EncodedImage:
-    """Returns an image as an RGB or gray JPEG file.
+def read_colors(data: bytes, name: str) -> npt.NDArray[np.uint16] | None:
+    """Returns a file's samples of gray or RGB; None if it has fewer than 16 bits.
 
-    An RGB or gray JPEG is kept byte for byte. Anything else (CMYK, PNG, WebP, BMP, the
-    first frame of a GIF) is re-encoded as an RGB JPEG. Of 16 bits per channel the
-    upper 8 are used. Transparent pixels become white; of a single transparent color see
-    `png_data.without_metadata`.
-
-    A kept JPEG is decoded only if something is unusual: no end marker at the end, very
-    few bytes for its size, or a rare kind of JPEG. `apply_exif_orientation` rotates and
-    flips the image. Raises UserError if the image can't be decoded, has too many
-    pixels, or is truncated.
+    Raises UserError as `Encoding.store`.
     """
-    with _naming_failures(data, name, _FORMATS):
-        header = None
-        is_good = False
-        if data.startswith(jpeg_header.START):
-            header = jpeg_header.parse(data)
-            is_good = _looks_good(header, data)
-            is_turned = bool(header.exif) and _transpose(header.exif) is not None
-            if is_good and not (apply_exif_orientation and is_turned):
-                return EncodedImage(data, header.height, header.width, None, is_turned)
-            if not is_good:
-                _check_jpeg(header, data)
-        with Image.open(_for_pillow(data), formats=_FORMATS) as image:
-            _check_side(image, name, "JPEG", MAX_SIDE)
-            if header is None:
-                _load(image, data)
-            else:
-                image.load()
-                _check_complete(image, header, data)
-            kind = _kind(image, header, data)
-            return _encode(image, data, header, kind, apply_exif_orientation, "JPEG")
+    with _naming_failures(data, name, _LOSSLESS_FORMATS):
+        if not _is_deep(data):
+            return None
+        file = _for_pillow(data)
+        with Image.open(file, formats=_LOSSLESS_FORMATS) as image:
+            image.load()
+            return depth.samples(image, file.getvalue())[0]
 
 
-def to_png(
-    data: bytes, name: str, apply_exif_orientation: bool = False
-) -> EncodedImage:
-    """Returns a losslessly compressed image as a PNG file without transparency.
-
-    A PNG of at most 8 bits per channel without transparency is kept byte for byte.
-    Raises UserError as `to_jpeg`, and for a JPEG.
-    """
-    with (
-        _naming_failures(data, name, _LOSSLESS_FORMATS),
-        Image.open(_for_pillow(data), formats=_LOSSLESS_FORMATS) as image,
-    ):
-        _check_side(image, name, "PNG", MAX_PNG_SIDE)
-        _load(image, data)
-        kind = _kind(image, None, data)
-        if kind == "PNG" and not image.has_transparency_data:
-            kind = None
-        return _encode(image, data, None, kind, apply_exif_orientation, "PNG")
+def may_be_deep(start: bytes) -> bool:
+    """Returns whether an image may have 16 bits, by its first `START_BYTES`."""
+    return start.startswith(other_formats.TIFF) or _is_deep(start)
 
 
 @contextlib.contextmanager
@@ -181,17 +206,20 @@ def _naming_failures(
     """Turns any error of a decoder in the block into a UserError."""
     if not data:
         raise UserError(f"{name} is an empty file. Replace it.")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # About corrupt metadata, which isn't used.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # About corrupt metadata, which isn't used.
+        try:
             yield
-    except UserError:
-        raise
-    except Exception as error:  # Pillow's decoders raise errors of any type.
-        raise UserError(
-            f"{name} can't be decoded as an image ({', '.join(formats)}):"
-            f" {_reason(error)}. Replace it."
-        ) from error
+        except UserError:
+            raise
+        except Exception as error:  # Pillow's decoders raise errors of any type.
+            if kind := other_formats.kind_of(data):
+                text = f"{name} is {kind}, which isn't read. {other_formats.ADVICE}"
+                raise UserError(text) from error
+            raise UserError(
+                f"{name} can't be decoded as an image ({', '.join(formats)}):"
+                f" {_reason(error)}. Replace it."
+            ) from error
 
 
 def _looks_good(header: JpegHeader, data: bytes) -> bool:
@@ -213,44 +241,47 @@ def _for_pillow(data: bytes) -> io.BytesIO:
     """Returns an image file without what Pillow would refuse or interpret wrongly."""
     if data.startswith(png_data.SIGNATURE):
         data = png_data.without_metadata(data)
+    elif data.startswith(other_formats.TIFF):
+        other_formats.check_tiff(data)
     return io.BytesIO(data)
 
 
-def _load(image: Image.Image, data: bytes) -> None:
-    """Decodes an image; raises ValueError for a PNG that only Pillow can decode."""
+def _is_deep(data: bytes) -> bool:
+    """Returns whether a file has 16 bits per channel; the start of a PNG suffices."""
+    if data.startswith(other_formats.TIFF):
+        return other_formats.check_tiff(data) == 16
+    is_png = data.startswith(png_data.SIGNATURE)
+    return is_png and data[png_data.BIT_DEPTH :][:1] == b"\x10"
+
+
+def _load(
+    image: Image.Image, data: bytes, depth_window: tuple[int, ...]
+) -> tuple[Image.Image, str | None]:
+    """Returns a lossless image, decoded to 8 bits, and its kind."""
+    kind = {"WEBP": "WebP"}.get(str(image.format), str(image.format))
+    orientation = image.getexif().get(_ORIENTATION_TAG, 1) if kind == "TIFF" else 1
     image.load()  # The EXIF data of a PNG can follow its pixels.
     if image.format == "PNG":
         png_data.check(data)
+    if _is_deep(data):
+        kind = f"16-bit {kind}"
+        parts = depth.samples(image, _for_pillow(data).getvalue())
+        deep, image = image, depth.to_8_bits(parts, depth_window)
+        image.info = deep.info
+    if orientation in _TRANSPOSE:  # Pillow has applied that of a TIFF.
+        image = image.transpose(_TRANSPOSE[_INVERSE.get(orientation, orientation)])
+        exif = Image.Exif()
+        exif[_ORIENTATION_TAG] = orientation
+        image.info["exif"] = exif.tobytes()
+    return image, kind
 
 
-def _encode(
-    image: Image.Image,
-    data: bytes,
-    header: JpegHeader | None,
-    kind: str | None,
-    apply_exif_orientation: bool,
-    image_format: str,
-) -> EncodedImage:
-    """Returns a decoded image as a new file, or its file if nothing is to be done."""
-    transpose = _transpose(image.info.get("exif", b""))
-    is_ignored = transpose is not None and not apply_exif_orientation
-    if kind is None and (transpose is None or is_ignored):
-        return EncodedImage(data, image.height, image.width, None, is_ignored)
-    rgb = _to_rgb(image, header)
-    if transpose is not None and not is_ignored:
-        rgb = rgb.transpose(transpose)
-    rgb.info = {}  # Otherwise Pillow copies metadata, such as a comment or a profile.
-    file = io.BytesIO()
-    rgb.save(file, image_format, **_PILLOW_OPTIONS[image_format])
-    kind = kind or "EXIF orientation"
-    return EncodedImage(file.getvalue(), rgb.height, rgb.width, kind, is_ignored)
-
-
-def _check_side(image: Image.Image, name: str, kind: str, max_side: int) -> None:
-    if max(image.size) > max_side:
+def _check_side(image: Image.Image, name: str, in_jpeg: bool) -> None:
+    kind, most = ("JPEG", MAX_SIDE) if in_jpeg else ("PNG", MAX_PNG_SIDE)
+    if max(image.size) > most:
         raise UserError(
-            f"{name} must have at most {max_side:,} pixels per side to be stored as"
-            f" {kind}; it has {image.width:,} x {image.height:,}. Shrink it."
+            f"{name} must have at most {most:,} pixels per side to be stored as {kind};"
+            f" it has {image.width:,} x {image.height:,}. Shrink it."
         )
 
 
@@ -282,12 +313,8 @@ def _check_complete(image: Image.Image, header: JpegHeader, data: bytes) -> None
             raise ValueError("it is truncated: a part of the image is missing")
 
 
-def _kind(image: Image.Image, header: JpegHeader | None, data: bytes) -> str | None:
-    """Returns the kind of an image that must be re-encoded, None if it can be kept."""
-    if header is None:
-        if image.format == "PNG" and data[24] == 16:  # Bit depth in the first chunk.
-            return "16-bit PNG"
-        return {"WEBP": "WebP"}.get(str(image.format), image.format)
+def _kind(image: Image.Image, header: JpegHeader) -> str | None:
+    """Returns the kind of a JPEG that must be re-encoded, None if it can be kept."""
     if image.mode == "CMYK":
         return "YCCK JPEG" if header.adobe_transform == 2 else "CMYK JPEG"
     if header.process not in _PROCESSES:
@@ -309,8 +336,6 @@ def _to_rgb(image: Image.Image, header: JpegHeader | None) -> Image.Image:
     if image.mode == "CMYK" and header is not None and header.adobe_transform is None:
         # Adobe's files store inverted inks, and Pillow inverts those of all files.
         return ImageChops.invert(image).convert("RGB")
-    if image.mode.startswith("I"):  # 16-bit gray, which Pillow would clip at 255.
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         white = Image.new("RGBA", rgba.size, "white")

@@ -114,6 +114,7 @@ class Manifest(RecordForm):
     source: dict[str, Any]  # Origin and options of the conversion, as JSON values.
     class_descriptions: tuple[str, ...] = ()  # "tench, Tinca tinca"; or empty.
     median_side: int = 0  # Of the images, in pixels (`image_sizes`); 0 if unknown.
+    depth_window: tuple[int, ...] = ()  # Of samples of 16 bits; () if there are none.
     # Of images in place: the absolute path of the folder that the shards are in.
     images_dir: str = ""
     format_version: int = FORMAT_VERSION
@@ -181,6 +182,8 @@ def _inconsistencies(manifest: Manifest) -> Iterator[str]:
         )
     yield from _out_of_range(manifest.first_label, "first_label", 0)
     yield from _out_of_range(manifest.median_side, "median_side", 0)
+    if manifest.depth_window and not is_window(manifest.depth_window):
+        yield f"depth_window must be two samples; it is {manifest.depth_window!r:.200}"
     for name in (manifest.image_key, manifest.label_key):
         if not _is_encodable(name):
             yield f"the feature {name!r} can't be a name"
@@ -229,6 +232,11 @@ def _out_of_range(
 ) -> Iterator[str]:
     if not least <= value <= most:
         yield f"{name} must be from {least} to {most:,}; it is {value:,}"
+
+
+def is_window(values: Sequence[int]) -> bool:
+    """Returns whether values are a window: its lowest and its highest sample."""
+    return len(values) == 2 and 0 <= values[0] < values[1] < 2**16
 
 
 def is_inside(value: str) -> bool:

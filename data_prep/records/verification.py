@@ -240,6 +240,4 @@ def _check_record(contents: Manifest, record: bytes) -> int:
 def _check_end(contents: Manifest, encoded: bytes) -> None:
     """Raises an error if an image can't be decoded, unless it ends as it should."""
     if not encoded.endswith(_IMAGE_ENDS[contents.image_format]):  # Some are good.
-        is_png = contents.image_format == "png"
-        decode = image_encoding.to_png if is_png else image_encoding.to_jpeg
-        decode(encoded, "its image")
+        image_encoding.Encoding(contents.image_format).store(encoded, "its image")

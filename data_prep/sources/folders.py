@@ -13,6 +13,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from data_prep.records import other_formats
 from data_prep.records.class_names import normalized
 from data_prep.records.manifest import TRAIN, VALIDATION
 from data_prep.sources import imagenet_labels
@@ -22,13 +23,14 @@ from resnet.base.text import first_of
 
 EXTENSIONS = (  # In any case; the first four are JPEG's.
     *(".jpeg", ".jpg", ".jpe", ".jfif"),
-    *(".png", ".webp", ".bmp", ".gif"),
+    *(".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
 )
 SPLIT_NAMES = {  # In any case; --validation_split chooses among several, or another.
     TRAIN: ("train", "training"),
     VALIDATION: ("validation", "val", "valid", "dev", "test", "testing"),
 }
 _MOST_FOLDERS = 1_000  # That are looked into for class folders.
+_MOST_FILES = 10  # Of each, whose first bytes are read for a format that isn't read.
 _OUTSIDE = "image outside of the class folders"
 _FOLDER = "folder in a class folder"
 _IN_FOLDER = "image in a folder in a class folder"
@@ -96,7 +98,7 @@ def hold_images(root: pathlib.Path, validation_split: str | None) -> bool:
 
 
 def advice(folder: pathlib.Path) -> str:
-    """Returns a sentence on where class folders are, if not in a folder; or empty."""
+    """Returns a sentence on where class folders are, or files not read; or empty."""
     below = folders_in(folder)[:_MOST_FOLDERS]
     inner = itertools.chain.from_iterable(map(folders_in, below))
     below += itertools.islice(inner, _MOST_FOLDERS)
@@ -119,6 +121,11 @@ def advice(folder: pathlib.Path) -> str:
             f" Found images in {place}, not in folders of several classes: move them"
             " into such folders, or name their classes in a table (--labels=FILE)."
         )
+    starts = (sorted(place.glob("[!.]*"))[:_MOST_FILES] for place in (folder, *below))
+    for file in itertools.chain.from_iterable(starts):
+        with contextlib.suppress(OSError), open(file, "rb") as opened:
+            if kind := other_formats.kind_of(opened.read(other_formats.START_BYTES)):
+                return f" Found {file}, which is {kind}. {other_formats.ADVICE}"
     return ""
 
 

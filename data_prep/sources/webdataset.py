@@ -30,7 +30,7 @@ _OTHERS = ("ILSVRC2012_", "cifar-10-", "cifar-100-")  # Archives with another co
 _IMAGE = "image"
 _TEXT, _JSON, _FOLDER = ".cls", ".json", "class folder"  # Where the class is.
 _KINDS = {  # Of the files that are read, by the last part of the name.
-    **dict.fromkeys(("jpg", "jpeg", "png", "webp"), _IMAGE),
+    **dict.fromkeys(("jpg", "jpeg", "png", "tif", "tiff", "webp"), _IMAGE),
     **{"cls": _TEXT, "json": _JSON},
 }
 _MAX_TEXT_BYTES = 1 << 20

@@ -57,6 +57,8 @@ class Config(TrainingSettings):
     validation_records_sha256: str = changeable_setting("", flag=None)
     # The median of the images' shorter sides, which the recipe `own` follows from.
     median_side: int = changeable_setting(0, flag=None)
+    # What became of the samples of 16 bits in the data set (`manifest.Manifest`).
+    depth_window: tuple[int, ...] = changeable_setting((), flag=None)
     # The weights in the loss by `class_weights`, in the order of the labels; empty for
     # none, and before the data set is opened.
     class_weight_values: tuple[float, ...] = ()

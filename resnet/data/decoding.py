@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from data_prep.records import image_encoding, png_data
+from data_prep.records import depth, image_encoding, png_data
+from data_prep.records.image_encoding import Encoding
 
 _ALPHA = 4  # The bit of a color type of PNG that has an alpha channel.
 _CMYK = 4  # The number of components.
@@ -22,6 +23,7 @@ _NOT_SERVED = (
     ("GIF8", "a GIF"),
     (r"RIFF\C{4}WEBP", "a WebP"),
     (r"\C{4}ftyp", "AVIF or HEIC"),
+    (r"(II\C\x00|MM\x00\C)", "a TIFF"),
     ("BM", "a BMP that has not 24 bits per pixel"),
 )
 _SERVED = "; serving reads JPEG (RGB or gray), PNG and BMP with 24 bits per pixel"
@@ -67,19 +69,33 @@ def original_of(encoded: tf.Tensor, image_format: str) -> tf.Tensor:
     return decode_png(encoded) if image_format == "png" else encoded
 
 
-def decode_png(encoded: tf.Tensor) -> tf.Tensor:
-    """Returns a PNG in RGB over white, `[height, width, 3]` uint8."""
+def decode_png(encoded: tf.Tensor, depth_window: tuple[int, ...] = ()) -> tf.Tensor:
+    """Returns a PNG in RGB over white, `[height, width, 3]` uint8.
+
+    `depth.table` of the window says what samples of 16 bits become.
+    """
     header = tf.strings.substr(encoded, png_data.BIT_DEPTH, 2)
-    depth, color_type = tf.unstack(tf.io.decode_raw(header, tf.uint8), num=2)
+    num_bits, color_type = tf.unstack(tf.io.decode_raw(header, tf.uint8), num=2)
     before_pixels = tf.strings.split(encoded, "IDAT", maxsplit=1)[0]
     # As `png_data.without_metadata`: a transparent color counts for 8 bits. The op's
     # own alpha of files that have none is wrong for fewer than 8 bits.
     has_color = _matches(before_pixels, r"\C*tRNS\C*")
-    has_color &= (depth == 8) | (color_type == png_data.PALETTE)
+    has_color &= (num_bits == 8) | (color_type == png_data.PALETTE)
+
+    def pixels(channels: int) -> tf.Tensor:
+        if not depth_window:  # The op keeps the upper 8 bits,
+            return tf.io.decode_png(encoded, channels)
+        # or takes 8 as the upper and the lower ones.
+        samples = tf.io.decode_png(encoded, channels, tf.uint16)
+        color, alpha = tf.split(tf.cast(samples, tf.int32), (3, channels - 3), -1)
+        upper = depth.table(())
+        table = tf.where(num_bits == 16, depth.table(depth_window), upper)
+        return tf.concat([tf.gather(table, color), tf.gather(upper, alpha)], -1)
+
     return tf.cond(
         has_color | (tf.bitwise.bitwise_and(color_type, _ALPHA) > 0),
-        lambda: _over_white(tf.io.decode_png(encoded, channels=4)),
-        lambda: tf.io.decode_png(encoded, channels=3),
+        lambda: _over_white(pixels(4)),
+        lambda: pixels(3),
     )
 
 
@@ -90,21 +106,21 @@ def _over_white(rgba: tf.Tensor) -> tf.Tensor:
 
 
 def read_file(
-    encoded: tf.Tensor, image_format: str, then: Callable[[tf.Tensor], tf.Tensor]
+    encoded: tf.Tensor, encoding: Encoding, then: Callable[[tf.Tensor], tf.Tensor]
 ) -> tf.Tensor:
     """Returns `then` of the original image of a file without a `problem_of_file`.
 
-    The file is read as in a record set of that format (empty if unknown): in one of
-    JPEG, other files are re-encoded as `image_encoding.to_jpeg` does.
+    The file is read as in a record set that stores images so: in one of JPEG, other
+    files are re-encoded as `Encoding.store` does.
     """
 
     def other() -> tf.Tensor:
         pixels = tf.cond(
             _is_png(encoded),
-            lambda: decode_png(encoded),
+            lambda: decode_png(encoded, encoding.depth_window),
             lambda: tf.io.decode_bmp(encoded, channels=3),
         )
-        if image_format != "jpeg":
+        if encoding.image_format != "jpeg":
             return then(pixels)
         options = {"quality": image_encoding.JPEG_QUALITY, "chroma_downsampling": False}
         return then(tf.io.encode_jpeg(pixels, **options))

@@ -12,6 +12,8 @@ from data_prep.records import indexing, manifest, verified
 from data_prep.records.manifest import RecordSet, Split
 from resnet.base import commands
 from resnet.base.errors import UserError
+from resnet.base.text import first_of
+from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
 
@@ -77,6 +79,27 @@ def check_num_classes(record_set_dir: str, split: Split) -> None:
             "training needs examples of at least two classes; all"
             f" {split.num_examples:,} training examples in {record_set_dir} are of one."
             " Convert images with a folder for each class: RAW/train/<class>/."
+        )
+
+
+def check_fits(record_set: RecordSet, config: Config, whose: str) -> None:
+    """Raises UserError if a run, which `whose` names, can't be evaluated on a set.
+
+    The set may lack classes, or have them in another order.
+    """
+    contents, where = record_set.manifest, record_set.records_dir
+    names, known = contents.class_names, config.class_names
+    if unknown := sorted(set(names) - set(known)):
+        raise UserError(
+            f"the data set must have only classes of {whose}, which has {len(known):,}"
+            f" ({known[0]}, ...); {len(unknown):,} of the {len(names):,} in {where} are"
+            f" others: {first_of(unknown)}. Name a --data_dir with the same classes."
+        )
+    window, of_run = contents.depth_window, config.depth_window
+    if window and of_run and window != of_run:
+        raise UserError(
+            f"the images in {where} must have the depth_window of {whose}, {of_run};"
+            f" theirs is {window}. Convert them with that --depth_window."
         )
 
 

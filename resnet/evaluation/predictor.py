@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from data_prep.records import image_encoding
+from data_prep.records.image_encoding import Encoding
 from resnet.base.errors import UserError
 from resnet.config.config import Config
 from resnet.data import decoding
@@ -48,15 +48,12 @@ class Preprocessor:
         """
         return self.of_format[image_format](tf.constant(encoded))
 
-    def of_file(
-        self, path: str | os.PathLike[str], image_format: str, apply_exif: bool
-    ) -> tf.Tensor:
-        """Returns the image in a file of any kind that the converter reads.
+    def of_file(self, path: str | os.PathLike[str], encoding: Encoding) -> tf.Tensor:
+        """Returns an image that the converter reads, as in a set of this encoding.
 
-        It is read as in a record set of that format (empty if unknown), which was
-        rotated by EXIF or not. Raises UserError if it can't be read.
+        Raises UserError if it can't be read.
         """
-        file = image_encoding.read_as_stored(path, image_format or None, apply_exif)
+        file = encoding.read(path)
         try:
             return self(*file)
         except tf.errors.OpError as error:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from PIL import Image
 
-from data_prep.records import image_encoding
+from data_prep.records.image_encoding import Encoding
 from resnet.base.errors import UserError
 from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
@@ -138,7 +138,7 @@ def _image(records: RecordFiles, index: int, example: int) -> WrongImage | None:
 
 
 def _small_jpeg(encoded: bytes) -> bytes:
-    stored = image_encoding.to_jpeg(encoded, "the image of the record").data
+    stored = Encoding("jpeg").store(encoded, "the image of the record").data
     with Image.open(io.BytesIO(stored)) as image:
         small = image.convert("RGB")
     small.thumbnail((_SIDE, _SIDE))

@@ -14,6 +14,7 @@ import numpy as np
 from absl import logging
 
 from data_prep.records import manifest
+from data_prep.records.image_encoding import Encoding
 from data_prep.records.manifest import Manifest
 from resnet.base import VERSION, json_file
 from resnet.base.errors import UserError
@@ -57,7 +58,14 @@ class Contents:
     class_descriptions: tuple[str, ...] = ()
     image_format: str = ""
     apply_exif_orientation: bool = False
+    depth_window: tuple[int, ...] = ()  # Of the training set, or ().
     program: str = ""
+
+    @property
+    def encoding(self) -> Encoding:
+        """How the training set stores images, as far as it is known."""
+        is_turned, window = self.apply_exif_orientation, self.depth_window
+        return Encoding(self.image_format, is_turned, window)
 
     def as_json(self) -> str:
         """Returns the description as a JSON object."""
@@ -74,7 +82,7 @@ def of_run(
     """Returns the description of a network of a run, whose attributes these are."""
     known = training_set(config)
     same = ["model", "image_size", "channel_mean", "channel_stddev", "class_names"]
-    same += ["batch_norm_epsilon", "resnet_variant", *PARTS]
+    same += ["batch_norm_epsilon", "resnet_variant", "depth_window", *PARTS]
     of_set = ("class_descriptions", "image_format", "apply_exif_orientation")
     return Contents(
         step=step,

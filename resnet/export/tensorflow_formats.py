@@ -93,7 +93,7 @@ def _preprocessed(image_bytes: "tf.Tensor", contents: Contents) -> "tf.Tensor":
         problem = decoding.problem_of_file(encoded, contents.apply_exif_orientation)
         image = tf.cond(
             problem == "",
-            lambda: decoding.read_file(encoded, contents.image_format, cropped),
+            lambda: decoding.read_file(encoded, contents.encoding, cropped),
             lambda: none,
         )
         return index, tf.ensure_shape(image, none.shape), problem

@@ -13,8 +13,10 @@ from PIL import Image
 
 import resnet
 from eval import predict, resnet_eval
+from resnet.base.errors import UserError
 from resnet.config import networks
 from resnet.config.config import Config, save_config
+from resnet.data import record_sets
 from resnet.runtime import precision
 from tests import in_process
 from tests.processes import completed
@@ -145,6 +147,22 @@ def test_a_set_without_some_of_the_classes_is_evaluated_by_their_names(folder, r
     network.model.get_layer("classifier").bias.assign([100.0, 0, 0, 0, 0])
     result = network.evaluate(resnet.open_records(folder / "RECORDS"), batch_size=4)
     assert result.top1 == pytest.approx(3 / 11)  # The images of class2.
+
+
+def test_a_set_with_another_window_is_not_evaluated(network, monkeypatch):
+    records = resnet.open_records(network.config.data_dir)
+    contents = dataclasses.replace(records.record_set.manifest, depth_window=(5, 9))
+    record_set = dataclasses.replace(records.record_set, manifest=contents)
+    config = dataclasses.replace(network.config, depth_window=(0, 9))
+    monkeypatch.setattr(network, "config", config)
+    refused = r"window of the network, \(0, 9\); theirs is \(5, 9\)\. "
+    with pytest.raises(UserError, match=refused):
+        network.evaluate(dataclasses.replace(records, record_set=record_set))
+    with pytest.raises(UserError, match=r"window of the run in M, \(0, 9\)"):
+        record_sets.check_fits(record_set, config, "the run in M")
+    for window in (), (5, 9):  # No image of 16 bits, or the same window.
+        config = dataclasses.replace(config, depth_window=window)
+        record_sets.check_fits(record_set, config, "the run in M")
 
 
 def test_predictions_equal_those_of_the_program(folder, run, network):

@@ -15,10 +15,20 @@ from resnet.data import decoding
 from resnet.data.augmentation import preprocessing
 from resnet.evaluation.predictor import Preprocessor
 from resnet.export import tensorflow_formats
-from tests.unit.encoded_images import chunk, decode, encode, noise, png, png_header
+from tests.unit.encoded_images import (
+    chunk,
+    decode,
+    encode,
+    noise,
+    png,
+    png_header,
+    to_jpeg,
+    to_png,
+)
 
 HEIGHT, WIDTH = 16, 24  # Of all images here.
 SIZE = 8  # Of the crops.
+WINDOW = 9_000, 51_000  # Of samples of 16 bits.
 RANDOM = np.random.default_rng(0)
 GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
 CHANNELS = {GRAY: 1, RGB: 3, PALETTE: 1, GRAY_ALPHA: 2, RGB_ALPHA: 4}
@@ -73,7 +83,7 @@ def test_every_png_has_the_same_pixels_as_a_record_and_converted(
     data, expected = random_png(depth, color_type, has_color)
     # A record of another program, and what ours stores of the file.
     np.testing.assert_array_equal(decoding.decode_png(tf.constant(data)), expected)
-    stored = image_encoding.to_png(data, "x").data
+    stored = to_png(data, "x").data
     np.testing.assert_array_equal(tf.io.decode_png(stored, channels=3), expected)
 
 
@@ -91,7 +101,11 @@ SERVED = {
     "JPEG with a second image": encode(noise(), "MPO", save_all=True),
     **{mode: encode(noise(mode), "PNG") for mode in ("RGB", "L", "1", "P")},
     "RGBA": encode(rgba(), "PNG"),
-    "16 bits": random_png(16, RGB, False)[0],
+    **{
+        f"16 bits, color type {kind}{has_color:d}": random_png(16, kind, has_color)[0]
+        for kind in (GRAY, RGB, GRAY_ALPHA, RGB_ALPHA)
+        for has_color in (False, kind == RGB)
+    },
     "palette": random_png(4, PALETTE, True)[0],
     "animation": encode(noise(), "PNG", save_all=True, append_images=[rgba()]),
     "profile": encode(noise(), "PNG", icc_profile=bytes(2_000_000)),
@@ -102,6 +116,7 @@ REFUSED = [
     ("is a GIF", encode(noise("P"), "GIF")),
     ("is a WebP", encode(noise(), "WEBP", lossless=True)),
     ("is AVIF or HEIC", b"\0\0\0\x18ftypheic" + bytes(90)),
+    ("is a TIFF", encode(noise(), "TIFF")),
     ("is of another format", b"<html>"),
     ("is damaged", JPEG[:-50]),
     *(
@@ -119,6 +134,7 @@ def serving(image_format: str, applies_exif: bool = False):
         crop_fraction=0.875,
         image_format=image_format,
         apply_exif_orientation=applies_exif,
+        encoding=image_encoding.Encoding(image_format, applies_exif, WINDOW),
     )
     signature = [tf.TensorSpec([None], tf.string)]
     graph = tf.function(tensorflow_formats._preprocessed, autograph=False)
@@ -138,7 +154,8 @@ def test_a_file_is_served_as_it_is_predicted_or_refused_with_the_reason(
         for (name, data), image in zip(SERVED.items(), images, strict=True):
             path = tmp_path / name
             path.write_bytes(data)
-            expected = predict.of_file(path, image_format, False)
+            encoding = image_encoding.Encoding(image_format, depth_window=WINDOW)
+            expected = predict.of_file(path, encoding)
             np.testing.assert_array_equal(image, expected, err_msg=name)
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         serve(tf.constant([JPEG, *(data for _, data in REFUSED)]))
@@ -156,11 +173,11 @@ def test_an_orientation_is_counted_if_it_is_not_applied_and_never_served_wrongly
     serve = serving("png", applies_exif=True)
     for kind in ("JPEG", "PNG"):
         upright, turned = encode(noise(), kind), encode(noise(), kind, exif=exif)
-        assert not image_encoding.to_jpeg(upright, "x").ignores_orientation
-        encoded = image_encoding.to_jpeg(turned, "x")
+        assert not to_jpeg(upright, "x").ignores_orientation
+        encoded = to_jpeg(turned, "x")
         assert encoded.ignores_orientation
         assert decode(encoded.data).size == (WIDTH, HEIGHT)
-        assert not image_encoding.to_jpeg(turned, "x", True).ignores_orientation
+        assert not to_jpeg(turned, "x", True).ignores_orientation
         assert len(serve(tf.constant([upright, JPEG]))) == 2
         with pytest.raises(tf.errors.InvalidArgumentError, match="has an EXIF orient"):
             serve(tf.constant([turned]))
@@ -171,6 +188,6 @@ def test_texts_and_profiles_of_any_size_are_stored_unread():
     text = chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(2_000_000)))
     texts = chunk(b"tEXt", b"k\0" + b"x" * 900_000) * 80
     for data in (plain[:33] + text + plain[33:], plain[:33] + texts + plain[33:]):
-        assert image_encoding.to_png(data, "x").data is data
-        stored = image_encoding.to_jpeg(data, "x").data
-        assert stored == image_encoding.to_jpeg(plain, "x").data
+        assert to_png(data, "x").data is data
+        stored = to_jpeg(data, "x").data
+        assert stored == to_jpeg(plain, "x").data

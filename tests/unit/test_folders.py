@@ -37,7 +37,7 @@ def test_class_folders_are_listed_by_class_and_name(tmp_path, monkeypatch):
 
 
 def test_hidden_files_are_passed_over_and_others_counted_by_kind(tmp_path):
-    touch(tmp_path, "train/a/1.jpe", "train/a/2.JFIF", "train/a/3.tif", "train/a/4.TIF")
+    touch(tmp_path, "train/a/1.jpe", "train/a/2.JFIF", "train/a/3.psd", "train/a/4.PSD")
     touch(tmp_path, "train/a/.5.jpg", "train/.cache/6.jpg", "val/empty/.hidden")
     touch(
         tmp_path,
@@ -53,7 +53,7 @@ def test_hidden_files_are_passed_over_and_others_counted_by_kind(tmp_path):
     assert names(source.splits["validation"]) == [("a", "9.jpg")]
     assert source.ignored_kinds == {
         ".heic": 1,
-        ".tif": 2,
+        ".psd": 2,
         ".txt": 1,
         "file without an extension": 1,
         "folder in a class folder": 1,

@@ -121,11 +121,11 @@ def every_place(value, place=()):
 
 # What these should be is only known to who reads the records.
 ANY_TEXT = {"sha256", "index_sha256", "image_key", "label_key", "name", "reason"}
-HARMLESS = [("class_descriptions", []), ("skipped_images", [])]
+HARMLESS = [(n, []) for n in ("class_descriptions", "skipped_images", "depth_window")]
 OPTIONAL = {
     "images_dir",
     *("class_descriptions", "skipped_images"),
-    *("image_key", "label_key", "image_format", "median_side"),
+    *("image_key", "label_key", "image_format", "median_side", "depth_window"),
 }
 
 

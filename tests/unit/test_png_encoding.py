@@ -16,6 +16,8 @@ from tests.unit.encoded_images import (
     png,
     png_header,
     replace_byte,
+    to_jpeg,
+    to_png,
 )
 
 
@@ -33,7 +35,7 @@ def test_a_png_is_kept_byte_for_byte_and_has_the_same_pixels_for_tensorflow(
     data = encode(image, "PNG", **options)
     if "gamma" in options:  # A decoder that applied it would change the pixels.
         data = data[:33] + chunk(b"gAMA", struct.pack(">I", 90_000)) + data[33:]
-    kept = image_encoding.to_png(data, "x.png")
+    kept = to_png(data, "x.png")
     assert kept == image_encoding.EncodedImage(data, 16, 24, None)
     assert kept.data is data
     assert_tensorflow_decodes(data, np.asarray(image.convert("RGB")))
@@ -44,12 +46,12 @@ def test_a_new_file_has_the_same_pixels_upright_and_no_metadata():
     exif[0x0112] = 6  # To be turned a quarter to the right.
     options = {"lossless": True, "icc_profile": b"profile", "exif": exif}
     data = encode(noise(), "WEBP", **options)
-    png_file = image_encoding.to_png(data, "x")
+    png_file = to_png(data, "x")
     assert_tensorflow_decodes(png_file.data, np.asarray(noise()))
-    for encoded in (png_file, image_encoding.to_jpeg(data, "x")):
+    for encoded in (png_file, to_jpeg(data, "x")):
         assert encoded.converted_from == "WebP"
         assert not decode(encoded.data).info.keys() & {"icc_profile", "exif"}
-    upright = image_encoding.to_png(data, "x", apply_exif_orientation=True).data
+    upright = to_png(data, "x", apply_exif_orientation=True).data
     assert_tensorflow_decodes(upright, np.rot90(np.asarray(noise()), k=-1))
 
 
@@ -65,9 +67,9 @@ def test_damaged_and_other_files_are_refused():
         encode(noise(), "JPEG"),
     ):
         with pytest.raises(UserError, match=r"^x\.png can't be decoded as an image"):
-            image_encoding.to_png(data, "x.png")
+            to_png(data, "x.png")
     with pytest.raises(UserError, match="is an empty file"):
-        image_encoding.to_png(b"", "x.png")
+        to_png(b"", "x.png")
 
 
 ROWS = bytes(16 * (1 + 24))  # Of an image of 8 bits gray.
@@ -76,7 +78,7 @@ ROWS = bytes(16 * (1 + 24))  # Of an image of 8 bits gray.
 PASSES = bytes(2 * 4 + 2 * 4 + 2 * 7 + 4 * 7 + 4 * 13 + 8 * 13 + 8 * 25)
 
 
-@pytest.mark.parametrize("convert", [image_encoding.to_png, image_encoding.to_jpeg])
+@pytest.mark.parametrize("convert", [to_png, to_jpeg])
 @pytest.mark.parametrize(
     ("first_chunks", "compressed"),
     [
@@ -113,5 +115,5 @@ def test_a_complete_png_of_any_encoder_is_kept(first_chunks, rows):
     compressed = zlib.compress(rows)
     pieces = [chunk(b"IDAT", compressed[:7]), chunk(b"IDAT", compressed[7:])]
     data = png(first_chunks, *pieces) + b"what follows the end"
-    assert image_encoding.to_png(data, "x.png").data is data
+    assert to_png(data, "x.png").data is data
     assert_tensorflow_decodes(data, np.zeros((16, 24, 3)))

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 import resnet
+from data_prep.records import depth, manifest
 from eval import export, predict
 from eval.predict import Predicted, Table
 from resnet.checkpoint import restore
@@ -26,7 +27,7 @@ from tests.converter_program import convert_here
 from tests.in_process import Done, assert_refused, run
 from tests.record_reader import read_examples
 from tests.unit import exported_run
-from tests.unit.encoded_images import encode, noise
+from tests.unit.encoded_images import encode, noise, png_of, tiff_of
 
 pytestmark = pytest.mark.usefixtures("one_block")
 
@@ -219,10 +220,14 @@ def test_an_exported_network_predicts_as_its_run_does(run_with_ema, tmp_path, na
 
 
 @pytest.mark.parametrize("flags", [["--apply_exif_orientation"], []])
-def test_images_are_turned_if_those_of_the_set_were(run_with_ema, tmp_path, flags):
+def test_images_are_turned_and_scaled_as_those_of_the_set(
+    run_with_ema, tmp_path, flags
+):
     raw, records = tmp_path / "raw", tmp_path / "records"
     exported = tmp_path / "exported.keras"
     write_images(raw, LOSSLESS)
+    window = 700, 3_500
+    flags = [*flags, f"--depth_window={window[0]},{window[1]}"]
     converted = convert_here(raw, records, "--num_processes=1", *flags)
     assert converted.returncode == 0, converted.stderr
     exif = Image.Exif()
@@ -232,22 +237,35 @@ def test_images_are_turned_if_those_of_the_set_were(run_with_ema, tmp_path, flag
     upright.save(tmp_path / "upright.png")
     turned.save(tmp_path / "turned.png")
     turned.save(tmp_path / "photo.png", exif=exif)
-    names = [str(tmp_path / f"{name}.png") for name in ("upright", "turned", "photo")]
-    config = dataclasses.replace(run_with_ema, data_dir=str(records))
+    samples = 700 + 13 * np.asarray(turned).astype(np.uint16)  # Of 12 bits.
+    (tmp_path / "deep.png").write_bytes(png_of(samples, 2))
+    (tmp_path / "deep.tif").write_bytes(tiff_of(samples, ">", 5))
+    Image.fromarray(depth.table(window)[samples]).save(tmp_path / "scaled.png")
+    names = ["upright.png", "turned.png", "photo.png"]
+    names += ["scaled.png", "deep.png", "deep.tif"]
+    names = [str(tmp_path / name) for name in names]
+    config = dataclasses.replace(
+        run_with_ema,
+        data_dir=str(records),
+        depth_window=manifest.load(str(records), "train").manifest.depth_window,
+    )
     config = exported_run.save(tmp_path / "run", config, 1)
     folder = f"--model_dir={config.model_dir}"
     networks = [folder]
-    if flags:
+    if len(flags) > 1:
         assert run(export, folder, f"--out={exported}", "--format=keras").stdout
         networks.append(f"--exported_model={exported}")
     found = [resnet.load(config.model_dir).probabilities(names)]
     for network in networks:
         done = run(predict, network, "--json", *names)
         found.append(np.stack(list(predicted(done).values())))
-    for upright_row, turned_row, photo_row in found:
+    for upright_row, turned_row, photo_row, scaled_row, *deep_rows in found:
         assert np.abs(upright_row - turned_row).max() > 1e-4  # Or it tells nothing.
-        expected = upright_row if flags else turned_row
+        expected = upright_row if len(flags) > 1 else turned_row
         np.testing.assert_allclose(photo_row, expected, rtol=0, atol=1e-6)
+        assert np.abs(scaled_row - turned_row).max() > 1e-5
+        for row in deep_rows:
+            np.testing.assert_allclose(row, scaled_row, rtol=0, atol=1e-6)
 
 
 def test_a_diverged_network_is_refused(make_config, tmp_path):

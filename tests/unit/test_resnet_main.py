@@ -13,6 +13,7 @@ from data_prep.records import manifest
 from resnet import resnet_main
 from resnet.config.config import CONFIG_FILE, save_config
 from resnet.distributed.communicator import Communicator
+from resnet.export import contents
 from resnet.hardware.placement import ProcessInfo
 from resnet.metrics import jsonl
 from resnet.runtime.preemption import Preempted
@@ -266,6 +267,22 @@ def test_other_records_are_refused_at_a_resume_and_while_a_run_lasts(
     done = run_on(moved, "--train_batch_size=8")
     assert done.returncode == 2
     assert "must be the file that manifest.json describes, with SHA" in done.stderr
+
+
+def test_a_run_keeps_the_window_of_its_data_set(run_on, records, tmp_path, monkeypatch):
+    used = []
+    monkeypatch.setattr(
+        loop, "train_and_evaluate", lambda run, job: used.append(run.config)
+    )
+    copy = shutil.copytree(records, tmp_path / "records")
+    path = copy / manifest.FILE_NAME
+    text = path.read_text().replace('"depth_window": []', '"depth_window": [5, 9]')
+    path.write_text(text)
+    run_on(copy, "--train_batch_size=8")
+    assert [config.depth_window for config in used] == [(5, 9)]
+    described = contents.of_run(used[0])
+    assert described.encoding.depth_window == (5, 9)
+    assert contents.from_text(described.as_json(), "x") == described
 
 
 def test_the_weights_of_classes_are_part_of_the_run(

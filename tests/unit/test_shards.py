@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from data_prep.conversion import plan, shards
 from data_prep.records import manifest, tf_example
+from data_prep.records.image_encoding import Encoding
 from data_prep.sources.image_list import SourceImage
 from resnet.base.errors import UserError
 from tests.converter_program import encoded_image
+
+shard_job = functools.partial(shards.ShardJob, encoding=Encoding("jpeg"))
 
 
 def source_image(path: pathlib.Path, class_name: str = "a") -> SourceImage:
@@ -67,7 +70,7 @@ def test_imagenet_splits_as_worked_out_by_hand_and_small_sets_get_fewer_shards()
 
 
 def test_a_shard_holds_the_images_in_order(root, images):
-    job = shards.ShardJob(str(root), "x-00000-of-00001", images, [5, 7, 5])
+    job = shard_job(str(root), "x-00000-of-00001", images, [5, 7, 5])
     report = shards.write_shard(job)
     path = root / "x-00000-of-00001"
     data = path.read_bytes()
@@ -97,8 +100,8 @@ def test_a_shard_holds_the_images_in_order(root, images):
 def test_a_shard_with_a_bad_image_leaves_nothing(root, images, bad):
     words = r"bad\.JPEG .* Replace it\. Or skip .*=skip\. If one is removed instead, "
     with pytest.raises(UserError, match=words):
-        shards.write_shard(shards.ShardJob(str(root), "x", [*images, bad], [0] * 4))
-    job = shards.ShardJob(str(root), "x", [bad, bad], [0, 0], skip_bad_images=True)
+        shards.write_shard(shard_job(str(root), "x", [*images, bad], [0] * 4))
+    job = shard_job(str(root), "x", [bad, bad], [0, 0], skip_bad_images=True)
     words = r"none of the 2 images of shard x can .*bad\.JPEG .* with fewer shards into"
     with pytest.raises(UserError, match=words):
         shards.write_shard(job)
@@ -110,7 +113,7 @@ def test_bad_images_can_be_left_out_but_not_those_that_cannot_be_read(
     root, images, bad, tmp_path
 ):
     sources = [bad, images[0], bad, images[2]]
-    job = shards.ShardJob(str(root), "x", sources, [9, 0, 9, 2], skip_bad_images=True)
+    job = shard_job(str(root), "x", sources, [9, 0, 9, 2], skip_bad_images=True)
     report = shards.write_shard(job)
     assert (len(report.offsets), report.num_images) == (2, 4)
     assert sorted(report.class_indices) == [0, 2]
@@ -118,7 +121,7 @@ def test_bad_images_can_be_left_out_but_not_those_that_cannot_be_read(
     assert "can't be decoded" in report.skipped_images[0].reason
     assert shards.check_shard(job) == report
     assert shards.check_shard(dataclasses.replace(job, skip_bad_images=False)) is None
-    shards.write_shard(shards.ShardJob(str(root), "y", sources[1::2], [0, 2]))
+    shards.write_shard(shard_job(str(root), "y", sources[1::2], [0, 2]))
     assert (root / "x").read_bytes() == (root / "y").read_bytes()
 
     job = dataclasses.replace(job, images=[source_image(tmp_path / "gone.JPEG")])
@@ -128,16 +131,16 @@ def test_bad_images_can_be_left_out_but_not_those_that_cannot_be_read(
     with open(huge.path, "wb") as file:
         file.truncate(2**31 + 1)  # Of holes: it takes no room.
     with pytest.raises(UserError, match=r"huge\.JPEG must be an image; it has 2,147,"):
-        shards.write_shard(shards.ShardJob(str(root), "x", [huge], [0]))
+        shards.write_shard(shard_job(str(root), "x", [huge], [0]))
 
 
 def test_a_finished_shard_is_known_again_unless_it_or_an_image_has_changed(
     root, images
 ):
-    job = shards.ShardJob(str(root), "x", images, [0, 1, 2])
+    job = shard_job(str(root), "x", images, [0, 1, 2])
     report = shards.write_shard(job)
     assert shards.check_shard(job) == report
-    fewer = shards.ShardJob(str(root), "x", images[:2], [0, 1])
+    fewer = shard_job(str(root), "x", images[:2], [0, 1])
     assert shards.check_shard(fewer) is None
     path = pathlib.Path(images[1].path)
     whole, image, status = (root / "x").read_bytes(), path.read_bytes(), path.stat()
@@ -161,7 +164,7 @@ def test_a_finished_shard_is_known_again_unless_it_or_an_image_has_changed(
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", None])
 def test_a_damaged_report_counts_as_none(root, images, content):
-    job = shards.ShardJob(str(root), "x", images, [0, 1, 2])
+    job = shard_job(str(root), "x", images, [0, 1, 2])
     report = shards.write_shard(job)
     path = shards.report_path(root, "x")
     text = path.read_text()

@@ -6,7 +6,7 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 43_100,
+    "product lines": 43_430,
     "product modules": 286,
     "lab lines": 3_050,
     "test lines": 46_900,

@@ -256,10 +256,10 @@ def test_folders_of_images_and_published_archives_come_first(tmp_path):
 
 def test_records_are_those_of_class_folders(tmp_path):
     images = {
-        f"{split}/{name}/{number}.png": encoded_image(number, "PNG")
+        f"{split}/{name}/{number}.{kind.lower()}": encoded_image(number, kind)
         for split, numbers in (("train", range(6)), ("val", range(6, 9)))
         for number in numbers
-        for name in "ab"
+        for name, kind in (("a", "PNG"), ("b", "TIFF"))
     }
     for path, data in images.items():
         write(tmp_path / "folders" / path, data)
