@@ -242,9 +242,10 @@ def sweep(settings: Settings) -> dict[str, Any]:
         per_rank = dataclasses.replace(
             settings, batch_size=batch_size, num_intra_threads=num_threads
         )
+        # Before the measurement, which takes minutes.
+        print(f"{f'{num_ranks} x {num_threads}':15} ", end="", flush=True)
         results.append(measuring.run_benchmark(per_rank.arguments(), num_ranks))
-        layout = f"{num_ranks} x {num_threads}"
-        print(f"{layout:15} {line.format(**results[-1])}", flush=True)
+        print(line.format(**results[-1]), flush=True)
     rates = [result["images_per_second"] for result in results]
     num_ranks, num_threads = tried[rates.index(max(rates))]
     print(f"fastest: {num_ranks} x {num_threads}")
