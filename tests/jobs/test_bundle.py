@@ -33,7 +33,8 @@ class Clone:
         for name in ("data_prep", "eval", "launch", "resnet"):
             (self.folder / name).mkdir()
             (self.folder / name / "__init__.py").touch()
-        names = ("requirements.txt", "requirements-dev.txt", "requirements-build.txt")
+        parts = ("", "-dev", "-parquet", "-build")
+        names = [f"requirements{part}.txt" for part in parts]
         for name in (*names, "LICENSE", "README.md"):
             shutil.copy(ROOT / name, self.folder)
         base = Path(sys.base_prefix, "bin", VERSION)
