@@ -10,8 +10,8 @@ the permutation gives a slot instead of an example, and each class has its share
 epoch's slots (`ClassOrder`).
 
 The functions use only operators that NumPy arrays and TensorFlow's int64 tensors have
-in common, and those of a `Library`, and no value exceeds an int64: tests and the input
-graph run the same lines.
+in common, and those of `ArrayFunctions`, and no value exceeds an int64: tests and the
+input graph run the same lines.
 """
 
 import itertools
@@ -94,7 +94,7 @@ def shuffle_once(x: Any, keys: Sequence[Any], ab: tuple[Any, Any]) -> Any:
     return left + a * right
 
 
-class Library(NamedTuple):
+class ArrayFunctions(NamedTuple):
     """What NumPy and TensorFlow have under different names."""
 
     # (x, keys, sides, num_examples): the cycle walk of `shuffle_once`.
@@ -113,7 +113,7 @@ def _walk(
     return example
 
 
-NUMPY = Library(
+NUMPY = ArrayFunctions(
     walk=_walk,
     take=lambda values, indices: values[indices],
     search=lambda ends, x: np.searchsorted(ends, x, side="right"),
@@ -174,7 +174,7 @@ def examples_at(
     seed: int,
     num_examples: int,
     classes: ClassOrder | None = None,
-    library: Library = NUMPY,
+    library: ArrayFunctions = NUMPY,
 ) -> tuple[Any, Any]:
     """Returns the examples at positions of a run, and the numbers of these uses.
 

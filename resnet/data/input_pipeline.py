@@ -453,7 +453,7 @@ def _walk(
     )[0]
 
 
-_TENSORFLOW = example_order.Library(
+_TENSORFLOW = example_order.ArrayFunctions(
     walk=_walk,
     take=lambda values, indices: tf.gather(tf.constant(values), indices),
     search=lambda ends, x: tf.searchsorted(tf.constant(ends), x, side="right"),
