@@ -128,6 +128,7 @@ setup(
     packages=[
         "data_prep",
         "data_prep.conversion",
+        "data_prep.images",
         "data_prep.records",
         "data_prep.sources",
         "resnet",

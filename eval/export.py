@@ -18,10 +18,10 @@ from resnet.base import program  # Before imports that may fail.
 
 from absl import logging
 
-from data_prep.records.class_names import require_lines
 from eval import checkpoint_choice
 from resnet.base import cli
 from resnet.base.errors import UserError
+from resnet.base.names import require_lines
 from resnet.base.settings import setting
 from resnet.config.command_line import JobSettings
 from resnet.config.config import Config, load_config

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_prep.records.class_names import normalized
 from data_prep.records.manifest import RecordSet
 from resnet.base import commands, names
 from resnet.base.errors import UserError
+from resnet.base.names import normalized
 from resnet.checkpoint import step_dirs
 from resnet.config import recipe_file
 from resnet.config.config import Config, load_config

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data_prep import worker_processes
-from data_prep.records import depth, image_encoding
+from data_prep.images import depth, image_encoding
 from data_prep.sources.image_list import ImageList, SourceImage
 from data_prep.worker_processes import Progress
 from resnet.base.errors import UserError

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from data_prep import worker_processes
 from data_prep.conversion import convert, shards
 from data_prep.conversion.plan import Plan, SplitPlan
+from data_prep.images.image_encoding import Encoding
 from data_prep.records import image_sizes, manifest
 from data_prep.records.class_mixing import class_mixing
-from data_prep.records.image_encoding import Encoding
 from data_prep.records.manifest import Shard, SkippedImage
 from data_prep.sources.image_list import ImageList, SourceImage, files_digest
 from resnet.base.errors import UserError

@@ -12,12 +12,13 @@ import PIL
 
 from data_prep.conversion import depth_window
 from data_prep.conversion.shards import ShardJob, json_digest
-from data_prep.records import image_encoding, manifest
-from data_prep.records.class_names import require_lines
-from data_prep.records.image_encoding import Encoding
+from data_prep.images import image_encoding
+from data_prep.images.image_encoding import Encoding
+from data_prep.records import manifest
 from data_prep.records.manifest import TRAIN, VALIDATION
 from data_prep.sources.image_list import ImageList, Source
 from resnet.base.errors import UserError
+from resnet.base.names import require_lines
 from resnet.base.settings import COUNT_OR_ZERO, FRACTION, setting
 
 MIN_EXAMPLES_PER_SHARD = 256  # Smaller shards only add files.

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from data_prep.images.image_encoding import Encoding
 from data_prep.records import manifest, tf_example, tfrecord
 from data_prep.records.class_mixing import ShardContent
-from data_prep.records.image_encoding import Encoding
 from data_prep.sources.image_list import SourceImage, files_digest
 from resnet.base import atomic_files, json_file, regular_file
 from resnet.base.errors import UserError

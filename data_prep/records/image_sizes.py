@@ -5,8 +5,9 @@ import pathlib
 import statistics
 from collections.abc import Iterable, Sequence
 
-from data_prep.records import jpeg_header, tf_example
-from data_prep.records.png_data import SIGNATURE
+from data_prep.images import jpeg_header
+from data_prep.images.png_data import SIGNATURE
+from data_prep.records import tf_example
 
 _NUM_FILES, _NUM_IMAGES = 10, 100  # The first ones, and the first ones of each.
 

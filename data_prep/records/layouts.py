@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from data_prep.records import manifest, tf_example
-from data_prep.records.class_names import normalized
 from resnet.base import commands, json_file, regular_file
 from resnet.base.errors import UserError
+from resnet.base.names import normalized
 from resnet.base.text import first_of
 
 INFO_FILE = "dataset_info.json"  # In each set that tensorflow_datasets has prepared.

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from google.protobuf import message
 
 from data_prep.records import tfrecord
-from data_prep.records.class_names import normalized
 from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from resnet.base import regular_file
 from resnet.base.errors import UserError
+from resnet.base.names import normalized
 
 ENCODED = "image/encoded"  # Content of the JPEG or PNG file, bytes.
 FILENAME = "image/filename"  # Without the folder.

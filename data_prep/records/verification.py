@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from data_prep import worker_processes
-from data_prep.records import image_encoding, in_place, manifest, tf_example, tfrecord
+from data_prep.images import image_encoding
+from data_prep.records import in_place, manifest, tf_example, tfrecord
 from data_prep.records.manifest import Manifest, RecordSet, Shard
 from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from resnet.base import regular_file

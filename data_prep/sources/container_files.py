@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.records.class_names import normalized
 from data_prep.records.manifest import TRAIN
 from data_prep.sources import folders, imagenet_labels
 from data_prep.sources.image_list import Entry, ImageList, Source
 from resnet.base.errors import UserError
+from resnet.base.names import normalized
 from resnet.base.text import first_of
 
 _FOLDER = "data"  # That of the files in data sets of Hugging Face.

@@ -13,12 +13,12 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from data_prep.records import other_formats
-from data_prep.records.class_names import normalized
+from data_prep.images import other_formats
 from data_prep.records.manifest import TRAIN, VALIDATION
 from data_prep.sources import imagenet_labels
 from data_prep.sources.image_list import Entry, ImageList, Source
 from resnet.base.errors import UserError
+from resnet.base.names import normalized
 from resnet.base.text import first_of
 
 EXTENSIONS = (  # In any case; the first four are JPEG's.

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from data_prep.records import image_encoding, tf_example, tfrecord
+from data_prep.images import image_encoding
+from data_prep.records import tf_example, tfrecord
 from resnet.base.errors import UserError
 
 # The encoding of file names, independent of the locale.

@@ -14,12 +14,12 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from data_prep.records.class_names import normalized
 from data_prep.records.manifest import TRAIN
 from data_prep.sources import folders, imagenet_labels
 from data_prep.sources.image_list import ImageList, Source
 from resnet.base import regular_file
 from resnet.base.errors import UserError
+from resnet.base.names import normalized
 from resnet.base.text import first_of
 
 _COLUMNS = (  # Names of each column, in any case; only the last one may be missing.

@@ -15,11 +15,11 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from data_prep.records.class_names import normalized
 from data_prep.sources import container_files
 from data_prep.sources.container_files import LabelledImage
 from data_prep.sources.image_list import Source
 from resnet.base.errors import UserError
+from resnet.base.names import normalized
 
 _EXTENSIONS = (".parquet",)
 _LABELS = ("label", "labels", "class", "class_name", "category", "target")

@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from data_prep.records.class_names import normalized
 from data_prep.sources import container_files, folders, tar_members
 from data_prep.sources.container_files import Label, LabelledImage
 from data_prep.sources.image_list import Source
 from data_prep.sources.tar_members import Member
 from resnet.base import regular_file
 from resnet.base.errors import UserError
+from resnet.base.names import normalized
 from resnet.base.text import first_of
 
 CLASS_NAMES = "classnames.txt"  # One name a line, beside the archives.

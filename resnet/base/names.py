@@ -1,8 +1,11 @@
-"""Names that a user writes: which are meant by one that there isn't."""
+"""Names that a user writes: of what there isn't, and of classes."""
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from resnet.base.errors import UserError
 
 _MOST_LISTED = 8  # A sentence lists as many names, if something else lists them too.
 _MOST_MEANT = 3
@@ -42,3 +45,23 @@ def unknown(what: str, name: object, known: Collection[str], listing: str = "") 
         allowed = f"one of the {len(known)} names that {listing} lists"
     question = did_you_mean(nearest(str(name), known))
     return f"{what} must be {allowed}; got {name}.{question}"
+
+
+def normalized(name: str) -> str:
+    """Returns a name with composed characters (NFC), as classes are compared.
+
+    Systems differ: in a folder's name, macOS may store an accent as a character.
+    """
+    return unicodedata.normalize("NFC", name)
+
+
+def require_lines(class_names: Sequence[str]) -> None:
+    """Raises UserError unless each name can be a line of a text file in UTF-8."""
+    for name in class_names:
+        is_utf8 = name.encode(errors="ignore") == name.encode(errors="surrogatepass")
+        if not is_utf8 or "\n" in name or "\r" in name:
+            raise UserError(
+                "a class name must be one line of UTF-8, as in the label files of"
+                f" exported networks; one is {name!a}. Convert the images with another"
+                " name of its folder."
+            )

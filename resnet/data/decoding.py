@@ -1,7 +1,7 @@
 """The pixels of encoded images, inside the graph: training, evaluation and serving.
 
 There is one definition of the pixels of a file (docs/data.md, "The pixels of a file").
-`data_prep.records.image_encoding` applies it to files of all formats, without
+`data_prep.images.image_encoding` applies it to files of all formats, without
 TensorFlow; this module to JPEG and PNG files, and for serving to some BMP files.
 An original image is the content of a JPEG file (string scalar) or already decoded
 (`[height, width, 3]` uint8).
@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from data_prep.records import depth, image_encoding, png_data
-from data_prep.records.image_encoding import Encoding
+from data_prep.images import depth, image_encoding, png_data
+from data_prep.images.image_encoding import Encoding
 
 _ALPHA = 4  # The bit of a color type of PNG that has an alpha channel.
 _CMYK = 4  # The number of components.

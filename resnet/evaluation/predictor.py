@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from data_prep.records.image_encoding import Encoding
+from data_prep.images.image_encoding import Encoding
 from resnet.base.errors import UserError
 from resnet.config.config import Config
 from resnet.data import decoding

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from PIL import Image
 
-from data_prep.records.image_encoding import Encoding
+from data_prep.images.image_encoding import Encoding
 from resnet.base.errors import UserError
 from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from data_prep.images.image_encoding import Encoding
 from data_prep.records import manifest
-from data_prep.records.image_encoding import Encoding
 from data_prep.records.manifest import Manifest
 from resnet.base import VERSION, json_file
 from resnet.base.errors import UserError

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from absl import logging
 
-from data_prep.records.class_names import require_lines
 from resnet.base.errors import UserError
+from resnet.base.names import require_lines
 from resnet.checkpoint import step_dirs
 from resnet.config.config import Config
 from resnet.distributed.communicator import Communicator

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from data_prep.records import image_encoding
-from data_prep.records.image_encoding import Encoding
+from data_prep.images import image_encoding
+from data_prep.images.image_encoding import Encoding
 
 
 def to_jpeg(data: bytes, name: str, *rules, **more) -> image_encoding.EncodedImage:

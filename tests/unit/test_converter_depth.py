@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from data_prep.conversion import depth_window
-from data_prep.records import depth, manifest
+from data_prep.images import depth
+from data_prep.records import manifest
 from tests.converter_program import convert_here, encoded_image, write
 from tests.in_process import assert_refused
 from tests.record_reader import read_examples

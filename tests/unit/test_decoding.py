@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from data_prep.records import image_encoding
+from data_prep.images import image_encoding
 from resnet import native
 from resnet.data import decoding
 from resnet.data.augmentation import preprocessing

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from data_prep.conversion import depth_window
-from data_prep.records import depth, image_encoding, manifest
-from data_prep.records.image_encoding import Encoding
+from data_prep.images import depth, image_encoding
+from data_prep.images.image_encoding import Encoding
+from data_prep.records import manifest
 from resnet.base.errors import UserError
 from resnet.data import decoding
 from tests.unit.encoded_images import (

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data_prep.records import image_encoding, jpeg_header
+from data_prep.images import image_encoding, jpeg_header
 from resnet.base.errors import UserError
 from tests.unit.encoded_images import (
     assert_is_plain,

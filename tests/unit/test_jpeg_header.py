@@ -1,6 +1,6 @@
 import pytest
 
-from data_prep.records import jpeg_header
+from data_prep.images import jpeg_header
 from tests.unit.encoded_images import encode, noise
 
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from data_prep.records import image_encoding
+from data_prep.images import image_encoding
 from resnet.base.errors import UserError
 from tests.unit.encoded_images import (
     chunk,

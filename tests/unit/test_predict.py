@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 
 import resnet
-from data_prep.records import depth, manifest
+from data_prep.images import depth
+from data_prep.records import manifest
 from eval import export, predict
 from eval.predict import Predicted, Table
 from resnet.checkpoint import restore

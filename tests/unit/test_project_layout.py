@@ -25,6 +25,7 @@ LAYERS: tuple[set[str], ...] = (
 # The layers within data_prep, whose programs are above all of them.
 DATA_PREP_LAYERS: tuple[set[str], ...] = (
     {"data_prep.worker_processes"},
+    {"data_prep.images"},
     {"data_prep.records"},
     {"data_prep.sources"},
     {"data_prep.conversion"},
@@ -33,8 +34,12 @@ DATA_PREP_LAYERS: tuple[set[str], ...] = (
 # What may be imported from another folder, as path prefixes.
 SHARED = {
     ("data_prep", "resnet"): {"resnet.base"},
-    ("resnet", "data_prep"): {"data_prep.records"},
-    ("eval", "data_prep"): {"data_prep.records", "data_prep.sources"},
+    ("resnet", "data_prep"): {"data_prep.images", "data_prep.records"},
+    ("eval", "data_prep"): {
+        "data_prep.images",
+        "data_prep.records",
+        "data_prep.sources",
+    },
     ("launch", "data_prep"): {"data_prep.records"},
 }
 

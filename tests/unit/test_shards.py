@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.conversion import plan, shards
+from data_prep.images.image_encoding import Encoding
 from data_prep.records import manifest, tf_example
-from data_prep.records.image_encoding import Encoding
 from data_prep.sources.image_list import SourceImage
 from resnet.base.errors import UserError
 from tests.converter_program import encoded_image

@@ -9,7 +9,7 @@ from tests.sources import ROOT, SOURCES
 # Whole folders, and some modules of others.
 FOLDERS = {
     *("resnet.base", "resnet.config", "resnet.hardware", "resnet.report"),
-    *("resnet.watchdog", "launch", "data_prep.records"),
+    *("resnet.watchdog", "launch", "data_prep.images", "data_prep.records"),
 }
 WITHOUT_TENSORFLOW = {name for name in SOURCES if is_below(name, FOLDERS)} | {
     *("resnet.checkpoint.step_dirs", "resnet.checkpoint.integrity"),

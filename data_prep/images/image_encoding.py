@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageChops, UnidentifiedImageError
 
-from data_prep.records import depth, jpeg_header, other_formats, png_data
-from data_prep.records.jpeg_header import JpegHeader
+from data_prep.images import depth, jpeg_header, other_formats, png_data
+from data_prep.images.jpeg_header import JpegHeader
 from resnet.base import regular_file
 from resnet.base.errors import UserError
 
