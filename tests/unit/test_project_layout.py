@@ -134,3 +134,16 @@ def test_one_module_imports_the_flags_of_absl():
     flags = re.compile(r"absl(\.| import [^\n]*\b)flags\b")
     importers = {name for name, source in SOURCES.items() if flags.search(source)}
     assert importers == {"resnet.base.cli"}
+
+
+def test_no_script_ends_a_pipe_before_all_is_read():
+    """With pipefail, the writer's death of SIGPIPE would count as a failure, at times.
+
+    `grep -q` and `grep -m` end at the first match.
+    """
+    ending_early = re.compile(r"\|\s*(\\\n\s*)?grep (-\w+ )*-\w*[qm]")
+    assert ending_early.search("patchelf lib.so |\n  grep -qx libmpi.so.12")
+    scripts = (*(ROOT / "install").rglob("*.sh"), *(ROOT / "launch/jobs").iterdir())
+    texts = {path.name: path.read_text(encoding="utf-8") for path in scripts}
+    assert len(texts) > 10
+    assert [name for name, text in texts.items() if ending_early.search(text)] == []
