@@ -168,14 +168,9 @@ def _read(job: _Job) -> _Read:
     num_ignored_orientations = 0
     for image in job.images:
         data = image.read()
-        try:
-            stored = job.encoding.store(data, image.name)
-        except UserError as error:
-            if not job.skip_bad_images:
-                raise UserError(
-                    f"{error} Or skip such images: --on_bad_image=skip."
-                ) from error
-            part.skipped.append(SkippedImage(image.name, str(error)))
+        stored = shards.store(data, image.name, job.encoding, job.skip_bad_images)
+        if isinstance(stored, SkippedImage):
+            part.skipped.append(stored)
             part.num_bytes.append(0)
             part.checksums.append(0)
             continue

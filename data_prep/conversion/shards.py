@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from data_prep.images.image_encoding import Encoding
+from data_prep.images.image_encoding import EncodedImage, Encoding
 from data_prep.records import manifest, tf_example, tfrecord
 from data_prep.records.class_mixing import ShardContent
 from data_prep.sources.image_list import SourceImage, files_digest
@@ -52,6 +52,24 @@ class ShardReport(ShardContent):
         return len(self.offsets) + len(self.skipped_images)
 
 
+def store(
+    data: bytes, name: str, encoding: Encoding, skip_bad_images: bool
+) -> EncodedImage | manifest.SkippedImage:
+    """Returns an image as a set stores it, or why it is skipped.
+
+    Raises UserError if it can't be decoded and isn't to be skipped.
+    """
+    try:
+        return encoding.store(data, name)
+    except UserError as error:
+        if not skip_bad_images:
+            raise UserError(
+                f"{error} Or skip such images: --on_bad_image=skip. If one is removed"
+                " instead, the conversion has to start over."
+            ) from error
+        return manifest.SkippedImage(name, str(error))
+
+
 def write_shard(job: ShardJob) -> ShardReport:
     """Writes one record file atomically, then its report, and returns the report.
 
@@ -69,16 +87,9 @@ def write_shard(job: ShardJob) -> ShardReport:
     source_digest = files_digest(job.images)
     with atomic_files.atomic_file(pathlib.Path(job.root, job.path)) as file:
         for source, class_index in zip(job.images, job.class_indices, strict=True):
-            data = source.read()
-            try:
-                image = job.encoding.store(data, source.name)
-            except UserError as error:
-                if not job.skip_bad_images:
-                    raise UserError(
-                        f"{error} Or skip such images: --on_bad_image=skip. If one is"
-                        " removed instead, the conversion has to start over."
-                    ) from error
-                skipped_images.append(manifest.SkippedImage(source.name, str(error)))
+            image = store(source.read(), source.name, job.encoding, job.skip_bad_images)
+            if isinstance(image, manifest.SkippedImage):
+                skipped_images.append(image)
                 continue
             example = tf_example.image_example(
                 image.data,

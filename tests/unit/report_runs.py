@@ -1,5 +1,7 @@
-"""Folders of runs for the tests of reports, written without training."""
+"""Folders of runs, written without training, and their pages as tests read them."""
 
+import html.parser
+import json
 from pathlib import Path
 
 from resnet.checkpoint import integrity, step_dirs
@@ -8,6 +10,9 @@ from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.metrics import jsonl
 from resnet.metrics.table import RANK_SPEEDS
+from resnet.report import charts, folder, page
+
+_VOID = {"img", "meta"}
 
 
 def make_run(
@@ -57,3 +62,44 @@ def save_checkpoint(path: Path, **metadata) -> None:
     saved = step_dirs.of_step(path, 400)
     saved.mkdir(parents=True)
     integrity.write_contents(saved, metadata, {})
+
+
+def text_of(*paths: Path) -> str:
+    return page.html_of(folder.read_all(paths))
+
+
+class Reader(html.parser.HTMLParser):
+    """Checks that elements are closed; collects tags, attributes, text and charts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.charts: list[dict] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        if not self._open or self._open[-1] not in ("script", "style"):
+            self.text += data + " "
+        elif self.tags[-1] == ("script", {"type": "application/json"}):
+            self.charts.append(json.loads(data))
+
+
+def words_of(*paths: Path) -> str:
+    return " ".join(Reader(text_of(*paths)).text.split())
+
+
+def leave_out_the_library(monkeypatch) -> None:
+    """Replaces the charts' library, which takes seconds to put together."""
+    monkeypatch.setattr(charts, "script_text", lambda: "window.vegaEmbed = null;")
