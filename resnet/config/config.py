@@ -233,6 +233,21 @@ class Config(TrainingSettings):
         topic=topics.CHECKPOINTS,
         unset="none",
     )
+    audit_every: int = changeable_setting(
+        0,
+        "Once in so many steps, ranks compute each other's gradients again, and compare"
+        " them before they are used; 0 never.",
+        bounds=COUNT_OR_ZERO,
+        topic=topics.MACHINE,
+    )
+    on_bad_rank: str = changeable_setting(
+        "report",
+        "The action on a rank that an audit finds to compute wrongly, one of {names}:"
+        " stop saves after the step and ends with code 75. The step has the right"
+        " gradients in any case.",
+        names=("report", "stop"),
+        topic=topics.MACHINE,
+    )
     decoded_cache_mb: int = setting(
         0,
         "The megabytes (10**6) per rank for a cache of decoded images; 0 for none.",

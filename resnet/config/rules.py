@@ -146,7 +146,14 @@ RULES = (
         "sync_mode=async",
         "accumulation_steps compress is_local ema_decay layer_rates freeze_batch_norm"
         " eval_views shard_by on_bad_record decoded_cache_mb record_log"
-        " recalibration_batches " + _models(lambda row: row.has_image_statistics),
+        " recalibration_batches audit_every "
+        + _models(lambda row: row.has_image_statistics),
+    ),
+    Needs("on_bad_rank", "audit_every"),
+    Excludes(
+        "audit_every",
+        "is_local shard_by=file",
+        "a rank needs the weights and the records of another one to audit it",
     ),
     Needs("eval_every stop_at best_metric", "mode=train_and_eval"),
     Needs("stop_at", "eval_every", "else nothing is evaluated before the end"),

@@ -1,5 +1,7 @@
 """The batches of a rank as an iterator that can replace corrupt records."""
 
+import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -24,23 +26,38 @@ def train_batches(reading: Reading, start_step: int = 0) -> "Batches":
     def make_dataset(micro_batch: int, replacements: Replacements) -> tf.data.Dataset:
         return input_pipeline.train_batches(reading, micro_batch, replacements, cache)
 
-    def examples_of_batch(micro_batch: int) -> np.ndarray:
-        return input_pipeline.examples_of_micro_batch(
-            micro_batch,
-            reading.seed,
-            shard.rank,
-            shard.num_ranks,
-            reading.local_batch_size,
-            shard.records.num_examples,
-            reading.accumulation_steps,
-            reading.classes,
+    return Batches(
+        make_dataset,
+        functools.partial(_examples_of, reading),
+        CorruptRecords(shard.records, reading.on_bad_record),
+        start_step * reading.accumulation_steps,
+        reading.num_classes,
+    )
+
+
+def chosen_batches(reading: Reading, rank: int, chosen: np.ndarray) -> "Batches":
+    """Returns chosen micro-batches of any rank, as its `train_batches` have them.
+
+    Their numbers are `[n]` int64, ascending. The rank must divide the same record files
+    with others as this one.
+    """
+    shard = dataclasses.replace(reading.shard, rank=rank)
+    reading = dataclasses.replace(reading, shard=shard)
+    # A cache has images decoded whole, whose pixels differ from those of crops.
+    cache = DecodedCache(0) if reading.decoded_cache_mb else None
+
+    def make_dataset(first: int, replacements: Replacements) -> tf.data.Dataset:
+        later = chosen[first:]
+        start = int(later[0]) if later.size else 0
+        return input_pipeline.train_batches(
+            reading, start, replacements, cache, chosen=later
         )
 
     return Batches(
         make_dataset,
-        examples_of_batch,
+        lambda number: _examples_of(reading, int(chosen[number])),
         CorruptRecords(shard.records, reading.on_bad_record),
-        start_step * reading.accumulation_steps,
+        0,
         reading.num_classes,
     )
 
@@ -78,6 +95,19 @@ def eval_batches(
         start_batch=0,
         num_classes=config.num_classes,
         num_examples=end - first,
+    )
+
+
+def _examples_of(reading: Reading, micro_batch: int) -> np.ndarray:
+    return input_pipeline.examples_of_micro_batch(
+        micro_batch,
+        reading.seed,
+        reading.shard.rank,
+        reading.shard.num_ranks,
+        reading.local_batch_size,
+        reading.shard.records.num_examples,
+        reading.accumulation_steps,
+        reading.classes,
     )
 
 

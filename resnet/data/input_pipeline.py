@@ -103,11 +103,13 @@ def train_batches(
     start_micro_batch: int,
     replacements: Replacements,
     cache: "DecodedCache | None" = None,
+    chosen: np.ndarray | None = None,
 ) -> tf.data.Dataset:
     """Returns the micro-batches of a rank from `start_micro_batch` on.
 
     Micro-batch m belongs to step m // accumulation_steps and its phase. Nothing is read
-    to get to `start_micro_batch`.
+    to get to `start_micro_batch`. Of these, only the `chosen` are returned, `[n]`
+    int64, ascending; by default all.
     """
     examples_of = to_read(reading, replacements)
     datasets = []
@@ -116,7 +118,11 @@ def train_batches(
         end = (first_step + phase.num_steps) * reading.accumulation_steps
         if start_micro_batch < end or phase is reading.phases[-1]:
             first = max(first_step * reading.accumulation_steps, start_micro_batch)
-            examples = tf.data.Dataset.range(first, end).map(examples_of)
+            numbers = tf.data.Dataset.range(first, end)
+            if chosen is not None:
+                is_here = (first <= chosen) & (chosen < end)
+                numbers = tf.data.Dataset.from_tensor_slices(chosen[is_here])
+            examples = numbers.map(examples_of)
             datasets.append(_batches_of_phase(examples, phase, reading, cache))
     return (
         functools.reduce(tf.data.Dataset.concatenate, datasets)

@@ -109,7 +109,7 @@ def check_state(
         AgreedFailure: On all ranks, naming the first such tensor and the ranks.
     """
     arrays = [_array(tensor) for tensor in common.values()]
-    digests = tuple(google_crc32c.value(array) for array in arrays)
+    digests = digests_of(arrays)
     bad_own = _first_not_finite(own, map(_array, own.values()))
     bad = _first_not_finite(common, arrays)
     report = bad_own, bad, google_crc32c.value(repr(digests).encode()), platform.node()
@@ -131,6 +131,11 @@ def check_state(
         name = next(name for name, *column in columns if len(set(column)) > 1)
         what = f"the values of {name} after step {step}"
         check_equal(what, digests_of_ranks, hosts)
+
+
+def digests_of(tensors: Iterable[Any]) -> tuple[int, ...]:
+    """Returns the CRC-32C of all bytes of each eager tensor or array."""
+    return tuple(google_crc32c.value(_array(tensor)) for tensor in tensors)
 
 
 def _array(tensor: Any) -> np.ndarray:

@@ -20,6 +20,7 @@ from resnet.runtime.divergence import check_loss
 from resnet.runtime.job import Job, Run
 from resnet.runtime.preemption import RESUME, START_AGAIN, Preempted, stop_requested
 from resnet.training import image_statistics
+from resnet.training.audit import Audit
 from resnet.training.local_sgd import Synchronization
 from resnet.training.train_step import TrainStep
 
@@ -42,6 +43,7 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
         config, run.train, communicator.num_ranks, job.num_parallel_calls(config)
     )
     train_batches = batches.train_batches(reading, state.step)
+    audit = Audit(state, reading, job)
     synchronize = Synchronization(state, communicator)
     evaluations = Evaluations(run, state, job)
     log = RunLog(config, state, communicator)
@@ -70,7 +72,11 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
             log.examples_read(state.step, examples, mask)
             log.step_begins()
             result = train_step(
-                last, settings, stop_requested(job.signals), manager.wanted
+                last,
+                settings,
+                stop_requested(job.signals),
+                manager.wanted,
+                audit(train_step, last),
             )
             state.end_step()
             losses = (result.loss, result.local_loss)
@@ -80,14 +86,14 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
             state.is_whole = True
             log.step_done(settings, account)
             is_last = state.step == config.last_step
+            is_stopped = result.stop_requested or audit.stops_run
             is_wanted = result.save_requested and state.is_synchronized
-            if is_wanted or result.stop_requested or is_last or manager.is_due:
+            if is_wanted or is_stopped or is_last or manager.is_due:
                 save_state()
-            if result.stop_requested and not (is_last and run.evaluated is None):
+            if is_stopped and not (is_last and run.evaluated is None):
                 manager.finish()
-                raise Preempted(
-                    f"stopped after step {state.step}, which is saved", step=state.step
-                )
+                reason = f"stopped after step {state.step}, which is saved"
+                raise Preempted(reason + audit.why_stopped, step=state.step)
         manager.finish()
     log.training_ended(evaluations.target_is_reached)
     return state.step >= config.train_steps or evaluations.target_is_reached

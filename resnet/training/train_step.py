@@ -58,6 +58,9 @@ class TrainStep:
             ]
         self._accumulate = tf.function(self._accumulate_gradients, autograph=False)
         self._step = tf.function(self._whole_step, autograph=False)
+        # The two parts of a step whose gradients are audited in between.
+        self._alone = tf.function(self._gradients, autograph=False)
+        self._rest = tf.function(self._update, autograph=False)
 
     def accumulate(self, micro_batch: Batch, step: int = 0) -> None:
         """Adds up the gradients of a micro-batch that is not the last of its step.
@@ -67,31 +70,43 @@ class TrainStep:
         self._state.is_whole = False
         self._accumulate(micro_batch, self._dropout_key(step))
 
+    def gradients(self, micro_batch: Batch, step: int) -> list[tf.Tensor]:
+        """Returns the loss of a micro-batch of any rank, and its gradients.
+
+        Batch normalization's averages change as in a step. Otherwise as `accumulate`.
+        """
+        self._state.is_whole = False
+        loss, gradients = self._alone(micro_batch, self._dropout_key(step))
+        return [loss, *gradients]
+
     def __call__(
         self,
         last: Batch,
         settings: StepSettings,
         stop_requested: bool = False,
         save_requested: bool = False,
+        gradients: Sequence[tf.Tensor] | None = None,
     ) -> StepResult:
         """Updates the variables once. Every rank must call it equally often.
 
         `last` is the last of the equal micro-batches of this rank's part of the global
         batch; without gradient accumulation, the only one. Both requests are those of
-        this rank.
+        this rank. `gradients` are those of `last`, as the method of this name returns
+        them, if they have been computed already.
         """
         self._state.is_whole = False
-        agreed, account = self._step(
-            last,
-            self._dropout_key(settings.step),
-            tf.constant([stop_requested, save_requested], tf.float32),
-            settings._replace(  # The rest changes with the phase only: constants.
-                learning_rate=tf.constant(settings.learning_rate, tf.float32),
-                velocity_factor=tf.constant(settings.velocity_factor, tf.float32),
-                ema_decay=tf.constant(settings.ema_decay, tf.float32),
-                step=tf.constant(settings.step, tf.int64),
-            ),
+        flags = tf.constant([stop_requested, save_requested], tf.float32)
+        tensors = settings._replace(  # The rest changes with the phase only: constants.
+            learning_rate=tf.constant(settings.learning_rate, tf.float32),
+            velocity_factor=tf.constant(settings.velocity_factor, tf.float32),
+            ema_decay=tf.constant(settings.ema_decay, tf.float32),
+            step=tf.constant(settings.step, tf.int64),
         )
+        if gradients is None:
+            dropout_key = self._dropout_key(settings.step)
+            agreed, account = self._step(last, dropout_key, flags, tensors)
+        else:
+            agreed, account = self._rest(gradients[0], gradients[1:], flags, tensors)
         local_loss, loss, stop, save = agreed.numpy()
         self.is_traced = True
         return StepResult(
@@ -119,6 +134,17 @@ class TrainStep:
         flags: tf.Tensor,
         settings: StepSettings,
     ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what `_update` does, of the gradients of a micro-batch."""
+        loss, gradients = self._gradients(batch, dropout_key)
+        return self._update(loss, gradients, flags, settings)
+
+    def _update(
+        self,
+        loss: tf.Tensor,
+        gradients: Sequence[tf.Tensor],
+        flags: tf.Tensor,
+        settings: StepSettings,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns local loss, loss and both flags of all ranks, and the account.
 
         The former are `[4]` float32, the latter `[5]` float64 (`ExchangeAccount`).
@@ -127,7 +153,6 @@ class TrainStep:
         settings = settings._replace(
             nesterov_momentum=tf.constant(settings.nesterov_momentum, tf.float32)
         )
-        loss, gradients = self._gradients(batch, dropout_key)
         if self._sums:
             loss, *gradients = (
                 (total + value) / state.config.accumulation_steps

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,33 @@ from resnet.training.train_step import TrainStep
 from tests import smallest
 
 NUM_STEPS = 5
+
+
+def begin(
+    communicator: Communicator, records_dir: Path, **settings: Any
+) -> tuple[train_state.TrainState, Reading]:
+    """Returns the state before step 1 of a small run, and what this rank reads."""
+    records = record_files.open_split(manifest.load(str(records_dir), "train"), "train")
+    given = {
+        "model": smallest.NETWORK,
+        "image_size": 32,
+        "global_batch_size": 6,
+        "train_steps": 20,
+        "warmup_steps": 0,
+        "peak_learning_rate": 0.02,
+        "augmentation": "none",
+        "seed": 3,
+        **settings,
+    }
+    config = resolve(digits.DIGITS, given, records.num_examples, records.class_names)
+    state = train_state.TrainState(config)
+    if communicator.rank:  # What rank 0 sends must replace this.
+        for variable in state.trainable_variables:
+            variable.assign(variable + 1)
+    communicator.broadcast_variables(list(state.tensors().values()))
+    all_shards = [tuple(range(len(records.paths)))] * communicator.num_ranks
+    share = shard_of_rank(records, all_shards, communicator.rank)
+    return state, Reading.of_run(config, share, communicator.num_ranks, 1)
 
 
 def train(
@@ -42,31 +70,13 @@ def train(
         are averaged over the ranks, `[num_ranks, n]` each; and `bytes_sent` in the last
         step, `[num_ranks, 1]`.
     """
-    records = record_files.open_split(manifest.load(str(records_dir), "train"), "train")
-    given = {
-        "model": smallest.NETWORK,
-        "image_size": 32,
-        "global_batch_size": 6,
-        "train_steps": 20,
-        "warmup_steps": 0,
-        "peak_learning_rate": 0.02,
-        "augmentation": "none",
-        "seed": 3,
-        "accumulation_steps": num_parts,
-        "optimizer": optimizer,
-    }
-    config = resolve(digits.DIGITS, given, records.num_examples, records.class_names)
-    state = train_state.TrainState(config)
-    if communicator.rank:  # What rank 0 sends must replace this.
-        for variable in state.trainable_variables:
-            variable.assign(variable + 1)
-    communicator.broadcast_variables(list(state.tensors().values()))
+    state, reading = begin(
+        communicator, records_dir, accumulation_steps=num_parts, optimizer=optimizer
+    )
+    config = state.config
     phase = dataclasses.replace(config.phases[0], freeze_batch_norm=freeze_batch_norm)
     exchange = GradientExchange(communicator.collectives, state.names)
     train_step = TrainStep(state, phase, exchange)
-    all_shards = [tuple(range(len(records.paths)))] * communicator.num_ranks
-    share = shard_of_rank(records, all_shards, communicator.rank)
-    reading = Reading.of_run(config, share, communicator.num_ranks, 1)
     train_batches = batches.train_batches(reading)
     for _ in range(NUM_STEPS):
         for _ in range(num_parts - 1):
