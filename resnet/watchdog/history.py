@@ -21,8 +21,8 @@ _STEP = re.compile(r"\bstep (\d+)")
 def append(model_dir: Path, event: str, **facts: Any) -> None:
     """Appends an event; disk errors are ignored, since they must not end a run.
 
-    The event is "start", "end", "export", "failure", "refusal" (of a second start) or
-    "supervisor"; the facts are JSON values. Several processes may append to one file: a
+    The event is "start", "end", "export", "audit" (that has found a fault), "failure",
+    "refusal" (of a second start) or "supervisor"; the facts are JSON values. Several processes may append to one file: a
     line is written at once.
     """
     line = json.dumps({"event": event, "time": round(time.time(), 1), **facts}) + "\n"

@@ -63,7 +63,12 @@ class QuickStep:
         self.phase, self._state = phase, state
 
     def __call__(
-        self, last: Batch, settings: Any, stop_requested: bool, save_requested: bool
+        self,
+        last: Batch,
+        settings: Any,
+        stop_requested: bool,
+        save_requested: bool,
+        gradients: Any = None,
     ) -> StepResult:
         self._state.is_whole = False
         account = ExchangeAccount(0, 0, 0, 0, 0)

@@ -6,10 +6,10 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 43_430,
-    "product modules": 286,
+    "product lines": 43_710,
+    "product modules": 287,
     "lab lines": 3_050,
-    "test lines": 46_900,
+    "test lines": 47_250,
 }
 
 
