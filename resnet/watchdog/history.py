@@ -22,8 +22,8 @@ def append(model_dir: Path, event: str, **facts: Any) -> None:
     """Appends an event; disk errors are ignored, since they must not end a run.
 
     The event is "start", "end", "export", "audit" (that has found a fault), "failure",
-    "refusal" (of a second start) or "supervisor"; the facts are JSON values. Several processes may append to one file: a
-    line is written at once.
+    "refusal" (of a second start) or "supervisor"; the facts are JSON values.
+    Several processes may append to one file: a line is written at once.
     """
     line = json.dumps({"event": event, "time": round(time.time(), 1), **facts}) + "\n"
     with contextlib.suppress(OSError):

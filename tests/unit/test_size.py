@@ -6,7 +6,7 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 43_710,
+    "product lines": 43_780,
     "product modules": 287,
     "lab lines": 3_050,
     "test lines": 47_250,
