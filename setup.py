@@ -184,6 +184,7 @@ setup(
             "resnet-parameter-server-job = resnet.base.program:parameter_server_job",
             "resnet-plan = resnet.base.program:plan",
             "resnet-place-shards = resnet.base.program:place_shards",
+            "resnet-verify = resnet.base.program:verify",
             "resnet-supervise = resnet.base.program:supervise",
         ]
     },

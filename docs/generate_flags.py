@@ -27,6 +27,7 @@ PROGRAMS = (
     "eval/report.py",
     "eval/learning_curve.py",
     "eval/benchmark.py",
+    "eval/verify.py",
     "data_prep/imagenet_to_tfrecords.py",
     "data_prep/digits.py",
     "launch/estimate.py",

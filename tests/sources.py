@@ -12,6 +12,7 @@ MAINS = {
     "eval.learning_curve",
     "eval.report",
     "eval.benchmark",
+    "eval.verify",
     "eval.lab.compression_study",
     "eval.lab.input_rate",
     "eval.lab.imagenet_scale",

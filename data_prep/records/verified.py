@@ -31,11 +31,14 @@ def states_of(record_set: RecordSet, shards: Sequence[Shard]) -> dict[str, list[
     return states
 
 
-def verify(record_set: RecordSet, shards: Sequence[Shard]) -> None:
+def verify(
+    record_set: RecordSet, shards: Sequence[Shard], accepts_corrupt: bool = True
+) -> None:
     """Raises UserError unless the files have the digests of the manifest.
 
-    One with a corrupt record passes: whoever reads that record names or skips it. So
-    does any file of images in place, whose checksums are in the index.
+    One with a corrupt record passes, if that is accepted: whoever reads that record
+    names or skips it. So does any file of images in place, whose checksums are in the
+    index.
     """
     if record_set.manifest.images_dir:
         return
@@ -44,7 +47,9 @@ def verify(record_set: RecordSet, shards: Sequence[Shard]) -> None:
         path = record_set.records_dir / shard.path
         with naming_failures(f"reading {path}"):
             digest = regular_file.sha256(path)
-            is_other = digest != shard.sha256 and tfrecord.is_intact(path)
+            is_other = digest != shard.sha256 and not (
+                accepts_corrupt and not tfrecord.is_intact(path)
+            )
         if is_other:
             raise UserError(
                 f"{path} must be the file that {manifest.FILE_NAME} describes, with"

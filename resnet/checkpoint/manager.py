@@ -183,9 +183,10 @@ def take_snapshot(
     ):
         tensors = _values(state.tensors())
     own_tensors = _values(state.own_variables)
-    divergence.check_state(
+    digest = divergence.check_state(
         state.step, tensors, own_averages | own_tensors, communicator
     )
+    state.saved_digest = digest if state.is_synchronized else None
     if communicator.rank != 0:
         if not own_tensors:
             return None
@@ -197,6 +198,7 @@ def take_snapshot(
         "num_ranks": communicator.num_ranks,
         "losses": list(state.losses),
         "num_log_lines": state.num_log_lines,
+        "state_digest": state.saved_digest,
     }
     return Checkpoint(state.step, tensors, metadata, own_tensors)
 

@@ -60,8 +60,13 @@ def restore_newest(
                 _check_is_same_run(saved, state.config)
                 restore(state, saved)
                 rank_averages = saved.tensors.get(RANK_BATCH_NORM)
-    state.step, state.losses, state.best_value, is_resumed = communicator.broadcast(
-        (state.step, state.losses, state.best_value, is_resumed)
+    state.step, state.losses, state.best_value, state.saved_digest, is_resumed = (
+        communicator.broadcast(
+            (
+                *(state.step, state.losses, state.best_value),
+                *(state.saved_digest, is_resumed),
+            )
+        )
     )
     communicator.broadcast_variables(list(state.tensors().values()))
     if rank_averages is not None and len(rank_averages) != communicator.num_ranks:
@@ -120,6 +125,7 @@ def restore(state: TrainState, saved: Checkpoint) -> None:
     state.losses = list(saved.metadata.get("losses", []))
     state.best_value = best_value(saved.metadata, state.config.best_metric)
     state.num_log_lines = saved.metadata.get("num_log_lines")
+    state.saved_digest = saved.metadata.get("state_digest")
 
 
 def _other_network(model: keras.Model) -> str:

@@ -8,20 +8,27 @@ moving average of the weights, have `top1`, `top5`, `balanced_accuracy`, `macro_
 `count`, the same losses, and `seconds`, the time that the evaluation took; so has
 "eval_train" for training images of a set without validation. All have `time`, in
 seconds since 1970.
+
+Lines of kind "receipt" follow a checkpoint, and have what a run can be verified by, as
+CRC-32C: the digest of the state, that of all lines before, and those of each rank's
+gradients in the next step.
 """
 
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+import google_crc32c
 
 from resnet.base import json_file
 from resnet.config.config import METRICS_FILE
 from resnet.metrics.table import OF_RANKS
 
 FILE = METRICS_FILE
+RECEIPT = "receipt"
 TIME = "time"
 NOT_METRICS = ("kind", "step", "epoch", TIME)
 
@@ -52,6 +59,11 @@ def encode(line: Line) -> str:
     return json.dumps(line) + "\n"
 
 
+def digest(lines: Iterable[Line]) -> int:
+    """Returns the CRC-32C of lines as they are in the file."""
+    return int(google_crc32c.value("".join(map(encode, lines)).encode()))
+
+
 def _is_line(line: Line) -> bool:
     """Returns whether an object has the form of a line that `make_line` returns."""
     kind, step = line["kind"], line["step"]
@@ -65,7 +77,7 @@ def _is_line(line: Line) -> bool:
 
 
 def _is_value(name: str, value: Any) -> bool:
-    if name in OF_RANKS:
+    if name in (*OF_RANKS, "gradient_digests"):
         return isinstance(value, list) and all(map(_is_number, value))
     return _is_number(value)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import tensorflow as tf
 from absl import logging
 
@@ -129,6 +130,7 @@ class MetricsLog:
 
     Attributes:
         num_lines: The lines in the file, also of earlier starts; 0 on other ranks.
+        digest: The CRC-32C of these lines.
     """
 
     def __init__(
@@ -144,7 +146,7 @@ class MetricsLog:
         `was_evaluated` keeps the evaluations of the present state; `num_expected` are
         the lines when the run saved it, None if unknown.
         """
-        self.num_lines = 0
+        self.num_lines = self.digest = 0
         self._is_writer = rank == 0
         if not self._is_writer:
             return
@@ -156,6 +158,7 @@ class MetricsLog:
             reason = os.strerror(error.errno or 0)
             raise UserError(f"{path} can't be read and written: {reason}.") from error
         self.num_lines = len(kept)
+        self.digest = jsonl.digest(kept)
         if num_expected is not None and len(kept) < num_expected:
             logging.warning(
                 "%d of the %d lines of %s up to step %d are missing: the disk was full,"
@@ -180,7 +183,9 @@ class MetricsLog:
             return
         self.num_lines += 1
         line = jsonl.make_line(kind, step, epoch, numbers)
-        self._file.write(jsonl.encode(line))
+        text = jsonl.encode(line)
+        self.digest = google_crc32c.extend(self.digest, text.encode())
+        self._file.write(text)
         self._summarize(line)
         self._call_writers("flush")
 
@@ -191,6 +196,8 @@ class MetricsLog:
 
     def _summarize(self, line: jsonl.Line) -> None:
         kind = line["kind"]
+        if kind == jsonl.RECEIPT:
+            return
         with contextlib.suppress(tf.errors.OpError):  # A full disk.
             if kind not in self._event_files:
                 self._event_files[kind] = EventFile(self._folder / kind)
@@ -215,11 +222,13 @@ def _drop_lines_after(path: Path, step: int, was_evaluated: bool) -> list[jsonl.
         logging.warning(
             "lines of %s that can't be parsed: %d, dropped", path, num_unreadable
         )
+    again = {jsonl.RECEIPT}  # Of the lines of the present state.
+    if not was_evaluated:
+        again |= {line["kind"] for line in lines} - {"train"}
     kept = [
         line
         for line in lines
-        if line["step"] < step
-        or (line["step"] == step and (was_evaluated or line["kind"] == "train"))
+        if line["step"] < step or (line["step"] == step and line["kind"] not in again)
     ]
     atomic_write_bytes(path, "".join(map(jsonl.encode, kept)).encode())
     return kept

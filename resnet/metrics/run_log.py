@@ -6,7 +6,7 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -186,6 +186,23 @@ class RunLog:
         self.progress.say(self._results[kind])
         if kind == "eval_train":
             self.progress.say(f"The data set has {manifest.NO_VALIDATION}.")
+
+    def receipt(
+        self, gradient_digests: Sequence[int] = (), num_intra_threads: int = 0
+    ) -> None:
+        """Logs the digests by which the run can be verified, after it was saved.
+
+        The gradients are those of all ranks in the step that follows, none at the end;
+        their bits depend on the number of threads.
+        """
+        numbers: dict[str, Any] = {
+            "state_digest": self._state.saved_digest,
+            "log_digest": self._metrics.digest,
+        }
+        if gradient_digests:
+            numbers["num_intra_threads"] = num_intra_threads
+            numbers["gradient_digests"] = list(gradient_digests)
+        self._write(jsonl.RECEIPT, numbers)
 
     def _write(self, kind: str, numbers: Mapping[str, Any]) -> None:
         step = self._state.step

@@ -39,6 +39,8 @@ class TrainState:
             None if it was not evaluated.
         num_log_lines: Number of lines that the run has logged in `metrics.jsonl`; None
             if that isn't known, as on all ranks except rank 0.
+        saved_digest: That of this very state (`divergence.digest_of_state`) if it was
+            saved, or restored, and is equal on all ranks; else None.
         is_whole: Whether all of it is that after `step` steps; not from the first
             forward pass of a step, which moves BatchNorm's averages, to its end.
     """
@@ -54,6 +56,7 @@ class TrainState:
         self.losses: list[float] = []
         self.best_value: float | None = None
         self.num_log_lines: int | None = None
+        self.saved_digest: int | None = None
         self.is_whole = True
         self.model = build_model(config) if model is None else model
         trained = dict(zip(self.names, self.trainable_variables, strict=True))
@@ -99,7 +102,7 @@ class TrainState:
 
     def end_step(self) -> None:
         """Counts a step that has updated the weights, which Lookahead may then move."""
-        self.step, self.best_value = self.step + 1, None
+        self.step, self.best_value, self.saved_digest = self.step + 1, None, None
         if self.lookahead is not None:
             self.lookahead.after_step(self.step)
 

@@ -98,12 +98,12 @@ def check_state(
     common: Mapping[str, Any],
     own: Mapping[str, Any],
     communicator: Communicator,
-) -> None:
+) -> int:
     """Ends a run whose state after a step is not finite, or not equal on all ranks.
 
     Every rank must call it, with the tensors that all ranks have in common and with
     those of its own, by name. Of the former, the ranks compare digests: the CRC-32C of
-    all bytes, which is computed as fast as memory is read.
+    all bytes, which is computed as fast as memory is read. Returns `digest_of_state`.
 
     Raises:
         AgreedFailure: On all ranks, naming the first such tensor and the ranks.
@@ -131,6 +131,23 @@ def check_state(
         name = next(name for name, *column in columns if len(set(column)) > 1)
         what = f"the values of {name} after step {step}"
         check_equal(what, digests_of_ranks, hosts)
+    return _digest_by_name(dict(zip(common, digests, strict=True)))
+
+
+def digest_of_state(tensors: Mapping[str, Any]) -> int:
+    """Returns a digest of tensors and their names, in whatever order they are."""
+    return _digest_by_name(
+        dict(zip(tensors, digests_of(tensors.values()), strict=True))
+    )
+
+
+def _digest_by_name(digests: Mapping[str, int]) -> int:
+    return int(google_crc32c.value(repr(sorted(digests.items())).encode()))
+
+
+def digest(tensors: Iterable[Any]) -> int:
+    """Returns a digest of tensors that depends on their order."""
+    return int(google_crc32c.value(repr(digests_of(tensors)).encode()))
 
 
 def digests_of(tensors: Iterable[Any]) -> tuple[int, ...]:

@@ -77,7 +77,12 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
                 stop_requested(job.signals),
                 manager.wanted,
                 audit(train_step, last),
+                wants_digest=state.saved_digest is not None,
             )
+            if state.saved_digest is not None:
+                log.receipt(
+                    communicator.allgather(result.digest), job.threads.num_intra_threads
+                )
             state.end_step()
             losses = (result.loss, result.local_loss)
             check_loss(losses, state.step, examples, run.folder, communicator)
@@ -95,6 +100,8 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
                 reason = f"stopped after step {state.step}, which is saved"
                 raise Preempted(reason + audit.why_stopped, step=state.step)
         manager.finish()
+        if state.saved_digest is not None:
+            log.receipt()
     log.training_ended(evaluations.target_is_reached)
     return state.step >= config.train_steps or evaluations.target_is_reached
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from resnet.config import phases
@@ -16,6 +17,7 @@ from resnet.models.layers import dropout
 from resnet.optim import losses, norms
 from resnet.optim.optimizer import Optimizer
 from resnet.optim.train_state import TrainState
+from resnet.runtime import divergence
 
 DROPOUT_STREAM = 2000  # For `mix_seed`; no other use has this number.
 
@@ -26,7 +28,8 @@ class StepResult(NamedTuple):
     The losses are the mean cross-entropy of this rank's examples and of the global
     batch, NaN if the gradients of the same are not finite. The latter and whether any
     rank has been asked to stop, or asks for a checkpoint, are the same on all ranks.
-    `account` is what the exchange of gradients cost this rank.
+    `account` is what the exchange of gradients cost this rank, `digest` that of the
+    loss and the gradients of its last micro-batch (`divergence.digest`), if wanted.
     """
 
     local_loss: float
@@ -34,6 +37,7 @@ class StepResult(NamedTuple):
     stop_requested: bool
     save_requested: bool
     account: ExchangeAccount
+    digest: int = 0
 
 
 class TrainStep:
@@ -86,6 +90,7 @@ class TrainStep:
         stop_requested: bool = False,
         save_requested: bool = False,
         gradients: Sequence[tf.Tensor] | None = None,
+        wants_digest: bool = False,
     ) -> StepResult:
         """Updates the variables once. Every rank must call it equally often.
 
@@ -104,9 +109,12 @@ class TrainStep:
         )
         if gradients is None:
             dropout_key = self._dropout_key(settings.step)
-            agreed, account = self._step(last, dropout_key, flags, tensors)
+            agreed, account, digest = self._step(
+                last, dropout_key, flags, tensors, tf.constant(wants_digest)
+            )
         else:
             agreed, account = self._rest(gradients[0], gradients[1:], flags, tensors)
+            digest = divergence.digest(gradients) if wants_digest else 0
         local_loss, loss, stop, save = agreed.numpy()
         self.is_traced = True
         return StepResult(
@@ -115,6 +123,7 @@ class TrainStep:
             bool(stop > 0),
             bool(save > 0),
             ExchangeAccount(*account.numpy().tolist()),
+            int(digest),
         )
 
     def _dropout_key(self, step: int) -> tf.Tensor:
@@ -133,10 +142,19 @@ class TrainStep:
         dropout_key: tf.Tensor,
         flags: tf.Tensor,
         settings: StepSettings,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what `_update` does, of the gradients of a micro-batch."""
+        wants_digest: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns what `_update` does, of the gradients of a micro-batch; their digest.
+
+        A digest that isn't wanted is 0, and costs nothing.
+        """
         loss, gradients = self._gradients(batch, dropout_key)
-        return self._update(loss, gradients, flags, settings)
+        digest = tf.cond(
+            wants_digest,
+            lambda: tf.numpy_function(_digest, [loss, *gradients], tf.int64),
+            lambda: tf.constant(0, tf.int64),
+        )
+        return *self._update(loss, gradients, flags, settings), digest
 
     def _update(
         self,
@@ -198,6 +216,10 @@ class TrainStep:
             if factor == 0:
                 gradients[place] = tf.zeros_like(variables[place])
         return loss, gradients
+
+
+def _digest(*arrays: np.ndarray) -> np.int64:
+    return np.int64(divergence.digest(arrays))
 
 
 def mean_loss(

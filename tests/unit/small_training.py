@@ -69,6 +69,7 @@ class QuickStep:
         stop_requested: bool,
         save_requested: bool,
         gradients: Any = None,
+        wants_digest: bool = False,
     ) -> StepResult:
         self._state.is_whole = False
         account = ExchangeAccount(0, 0, 0, 0, 0)

@@ -6,8 +6,8 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 43_780,
-    "product modules": 287,
+    "product lines": 44_260,
+    "product modules": 288,
     "lab lines": 3_050,
     "test lines": 47_250,
 }
