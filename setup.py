@@ -152,6 +152,7 @@ setup(
         "resnet.optim",
         "resnet.report",
         "resnet.runtime",
+        "resnet.selftest",
         "resnet.training",
         "resnet.training.parameter_servers",
         "resnet.watchdog",
@@ -185,6 +186,7 @@ setup(
             "resnet-plan = resnet.base.program:plan",
             "resnet-place-shards = resnet.base.program:place_shards",
             "resnet-verify = resnet.base.program:verify",
+            "resnet-selftest = resnet.base.program:self_test",
             "resnet-supervise = resnet.base.program:supervise",
         ]
     },

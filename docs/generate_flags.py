@@ -28,6 +28,7 @@ PROGRAMS = (
     "eval/learning_curve.py",
     "eval/benchmark.py",
     "eval/verify.py",
+    "eval/selftest.py",
     "data_prep/imagenet_to_tfrecords.py",
     "data_prep/digits.py",
     "launch/estimate.py",

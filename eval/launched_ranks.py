@@ -13,7 +13,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import platform
 import signal
 import sys
 from collections.abc import Sequence
@@ -30,8 +29,7 @@ from resnet.base.settings import COUNT, setting
 from resnet.config.command_line import JobSettings
 from resnet.distributed import links
 from resnet.distributed.communicator import Communicator
-from resnet.hardware import host
-from resnet.hardware.launchers import LAUNCHERS
+from resnet.hardware import host, launchers
 from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import program, startup
 
@@ -74,7 +72,9 @@ def report(
     communicator.start_watchdog(process, job.stall_seconds)
     given = sorted(os.sched_getaffinity(0))
     startup.settle_placement(process, communicator, job)
-    places = communicator.allgather((process.local_rank, host_name()))
+    places = communicator.allgather(
+        (process.local_rank, launchers.host_name(os.environ))
+    )
     firsts = [rank for rank, (local_rank, _) in enumerate(places) if local_rank == 0]
     before = links.read_sent_bytes()
     measured = links.measure(communicator, firsts)
@@ -83,7 +83,7 @@ def report(
         {
             "rank": process.rank,
             "local_rank": process.local_rank,
-            "host": host_name(),
+            "host": launchers.host_name(os.environ),
             "boot_id": host.boot_id(),
             "given_cpus": given,
             "cpus": sorted(os.sched_getaffinity(0)),
@@ -96,12 +96,6 @@ def report(
         "message_bytes": links.NUM_LONG * links.LONG_BYTES,
     }
     print(json.dumps(facts))
-
-
-def host_name() -> str:
-    """Returns the name by which the launcher knows this host, or else its own."""
-    names = [os.environ.get(row.host_variable) for row in LAUNCHERS.values()]
-    return next(filter(None, names), platform.node())
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ The ranks are started by the command of the job, with a measuring program instea
 training (`eval/launched_ranks.py`). What hosts and ranks report is compared here.
 """
 
+import dataclasses
 import signal
 import statistics
 import sys
@@ -20,9 +21,13 @@ from launch.job_plan import JobPlan
 from launch.topology import Interface, Topology, cpu_list
 from resnet.base import json_file
 from resnet.base.errors import UserError
-from resnet.base.text import first_of, hanging, listed
+from resnet.base.text import counted, first_of, hanging, listed
+from resnet.selftest import verdict
+from resnet.selftest.verdict import HostResult
 
-_MEASURING = Path(__file__).resolve().parents[1] / "eval/launched_ranks.py"
+_EVAL = Path(__file__).resolve().parents[1] / "eval"
+_MEASURING, _SELF_TEST = _EVAL / "launched_ranks.py", _EVAL / "selftest.py"
+_SELF_TEST_SECONDS = 180.0  # Most of which imports TensorFlow from a file server.
 # Time for the ranks to start and to measure. Then they end by themselves.
 _START_SECONDS, _SECONDS_PER_RANK = 60, 0.25
 _ENDING_SECONDS = 15
@@ -98,6 +103,8 @@ def check(
     checked = Checked([Finding("hosts", text, tuple(failures.values()))])
     if reports:
         checked.findings += [_versions(reports), _data(reports, bool(manifest_dir))]
+    if not requests.seen and checked.can_run:
+        checked.findings.append(_cores(names, dialect, requests))
     if requests.seen or not checked.can_run:
         return checked
     name, text = "plan", "none"
@@ -174,6 +181,27 @@ def _data(reports: Mapping[str, HostReport], is_expected: bool) -> Finding:
     elif digests:
         text = f"the same manifest, SHA-256 {next(iter(digests.values()))}"
     return Finding("data", text, problems)
+
+
+def _cores(names: Sequence[str], dialect: Dialect, requests: StopRequests) -> Finding:
+    """Has each host test its cores, and compares what they compute."""
+    program = [sys.executable, str(_SELF_TEST), "--json"]
+    question = hosts.Question(program, HostResult, _SELF_TEST_SECONDS)
+    answers, failures = hosts.ask(names, dialect, question, requests)
+    results = [dataclasses.replace(of, host=host) for host, of in answers.items()]
+    judged, num_cores = verdict.judge(results), sum(len(of.cores) for of in results)
+    text = f"{counted(num_cores, 'core')} tested, with " + " and ".join(
+        dict.fromkeys(of.kernels for of in results if of.cores)
+    )
+    if not num_cores:
+        text = "not tested, without the compiled ops"
+    return Finding(
+        "cores",
+        text,
+        [*failures.values(), *judged.sentences],
+        is_checked=num_cores > 0,
+        prevents_run=bool(failures or judged.bad),
+    )
 
 
 @dataclass(frozen=True)

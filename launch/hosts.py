@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from launch import topology
 from launch.commands import StopRequests
@@ -21,6 +22,8 @@ from resnet.base import json_file
 from resnet.base.errors import UserError
 from resnet.hardware import host as host_of_process
 from resnet.runtime import versions
+
+_Answer = TypeVar("_Answer")
 
 SECONDS = 60.0  # Timeout of a host; ssh's own timeout is minutes.
 _MOST_AT_ONCE = 32
@@ -36,6 +39,15 @@ class HostReport:
     versions: dict[str, str]  # Of the software, and digests, by their descriptions.
     data: str  # The SHA-256 of the data set's manifest; empty without a data set.
     data_problem: str  # Why the data set can't be read; empty if it can.
+
+
+@dataclass(frozen=True)
+class Question(Generic[_Answer]):
+    """A program that each host is to run, and whose last line is its answer."""
+
+    program: Sequence[str]
+    kind: type[_Answer]  # A dataclass, of which the line is the JSON.
+    seconds: float  # Timeout.
 
 
 @dataclass(frozen=True)
@@ -169,30 +181,47 @@ def reports(
     """
     if not names:
         return {platform.node(): report_of_this(manifest_dir)}, {}
-    arguments = ["--probe", "--print=host"]
+    program = [sys.executable, str(_PLANNER), "--probe", "--print=host"]
     if manifest_dir:  # Some launchers, such as ssh, start in the home folder.
-        arguments.append(f"--data_dir={os.path.abspath(manifest_dir)}")
-    with ThreadPoolExecutor(max_workers=min(len(names), _MOST_AT_ONCE)) as threads:
+        program.append(f"--data_dir={os.path.abspath(manifest_dir)}")
+    return ask(names, dialect, Question(program, HostReport, SECONDS), requests)
+
+
+def ask(
+    names: Sequence[str],
+    dialect: Dialect,
+    question: Question[_Answer],
+    requests: StopRequests,
+) -> tuple[dict[str, _Answer], dict[str, str]]:
+    """Returns the answer of each host, and a sentence for each that gives none.
+
+    Without names, this machine is asked. UserError if there is no such launcher.
+    """
+    asked = list(names) or [""]
+    with ThreadPoolExecutor(max_workers=min(len(asked), _MOST_AT_ONCE)) as threads:
         answers = list(
-            threads.map(lambda name: _ask(name, dialect, arguments, requests), names)
+            threads.map(lambda name: _ask(name, dialect, question, requests), asked)
         )
-    pairs = list(zip(names, answers, strict=True))
+    pairs = [
+        (name or platform.node(), of) for name, of in zip(asked, answers, strict=True)
+    ]
     return (
-        {name: answer for name, answer in pairs if isinstance(answer, HostReport)},
+        {name: answer for name, answer in pairs if not isinstance(answer, str)},
         {name: answer for name, answer in pairs if isinstance(answer, str)},
     )
 
 
 def _ask(
-    host: str, dialect: Dialect, arguments: Sequence[str], requests: StopRequests
-) -> HostReport | str:
-    """Returns the report of a host, or a sentence about why there is none."""
-    program = [sys.executable, str(_PLANNER), *arguments]
-    words = dialect.on_host(host, program)
+    name: str, dialect: Dialect, question: Question[_Answer], requests: StopRequests
+) -> _Answer | str:
+    """Returns the answer of a host, or a sentence about why there is none."""
+    host, program = name or platform.node(), list(question.program)
+    words = dialect.on_host(name, program) if name else program
     if requests.seen:  # Before its turn has come.
         return f"{host} was not asked, since this program was stopped."
     try:
-        done = requests.run_captured(words, SECONDS, dialect.unset_on_host)
+        unset = dialect.unset_on_host if name else ()
+        done = requests.run_captured(words, question.seconds, unset)
     except UserError as error:
         reason = getattr(error.__cause__, "strerror", error)
         raise UserError(
@@ -200,7 +229,10 @@ def _ask(
             f" {reason}. Load its module, or choose another --launcher."
         ) from error
     if done.timed_out:
-        return f"{host} must answer within {SECONDS:.0f} s; it hasn't. Leave it out."
+        return (
+            f"{host} must answer within {question.seconds:.0f} s; it hasn't. Leave it"
+            " out."
+        )
     if done.exit_code:
         launcher = shlex.join(words[: -len(program)])
         return (
@@ -210,7 +242,7 @@ def _ask(
     answer = done.stdout.strip()
     try:
         last = answer.rpartition("\n")[2]
-        return json_file.parse(last, HostReport, "its answer", "a report of the host")
+        return json_file.parse(last, question.kind, "its answer", "a report")
     except UserError:
         return (
             f"{host} must answer with a report of itself; it has answered"

@@ -4,9 +4,10 @@ python launch/supervise.py --max_restarts=3 -- mpirun -np 4 -hosts a,b \
     python resnet/resnet_main.py --data_dir=RECORDS --model_dir=MODEL
 python launch/supervise.py --model_dir=MODEL -- bash train.sh
 
-Hosts that can no longer be reached are left out. A run is not restarted after a
-user's mistake (exit code 2), a stop request (75), or a second failure at the
-same step.
+Hosts that can no longer be reached are left out, and those on which --self_test
+has found a core that computes wrongly. A run is not restarted after a user's
+mistake (exit code 2), a stop request (75), or a second failure at the same
+step.
 
 If the command doesn't contain --model_dir, such as a script, pass --model_dir
 to this program. Hosts can be left out only if the command is mpirun and names
@@ -110,7 +111,7 @@ def supervise(
             return code
         requests.pause(limits.restart_seconds + (locked_seconds if is_locked else 0))
         if not requests.seen:
-            words = on_reachable_hosts(words, model_dir)
+            words = on_usable_hosts(words, model_dir, hosts_to_leave_out(failure))
         if requests.seen:
             report(
                 model_dir,
@@ -139,14 +140,24 @@ def settings_of(model_dir: pathlib.Path) -> Config | None:
 
 def place_of_failure(model_dir: pathlib.Path, failure: Mapping[str, Any]) -> str:
     """Returns the step at which the run failed or, if unknown, the last saved step."""
+    if hosts := hosts_to_leave_out(failure):
+        return f"the self-test of {', '.join(hosts)}"
     if failure.get("step") is not None:
         return f"step {failure['step']}"
     saved = step_dirs.saved_steps(model_dir)
     return f"a step after {saved[-1]}" if saved else "startup or a step before a save"
 
 
-def on_reachable_hosts(words: Sequence[str], model_dir: pathlib.Path) -> Sequence[str]:
-    """Returns the command without the hosts that can't be reached.
+def hosts_to_leave_out(failure: Mapping[str, Any]) -> list[str]:
+    """Returns the hosts that a failure names."""
+    hosts = failure.get("hosts")
+    return [str(host) for host in hosts] if isinstance(hosts, list) else []
+
+
+def on_usable_hosts(
+    words: Sequence[str], model_dir: pathlib.Path, failed: Sequence[str] = ()
+) -> Sequence[str]:
+    """Returns the command without the `failed` hosts, and those out of reach.
 
     A command of Open MPI, which has other options than Hydra, stays as it is. Refused
     are ranks that can't share the global batch, if the run has saved its settings, and
@@ -155,12 +166,17 @@ def on_reachable_hosts(words: Sequence[str], model_dir: pathlib.Path) -> Sequenc
     command = mpirun_command.parse(words)
     if not command or command.is_of_open_mpi() or not command.hosts:
         return words
-    unreachable = command.find_unreachable_hosts()
-    if not unreachable:
+    failed = [host.name for host in command.hosts if host.name in failed]
+    unreachable = [
+        name for name in command.find_unreachable_hosts() if name not in failed
+    ]
+    if not failed and not unreachable:
         return words
-    remaining = command.without(unreachable)
+    remaining = command.without([*failed, *unreachable])
     hosts = [host.line() for host in remaining.hosts] if remaining else []
-    report(model_dir, f"unreachable hosts: {', '.join(unreachable)}")
+    for what, names in (("failed", failed), ("unreachable", unreachable)):
+        if names:
+            report(model_dir, f"{what} hosts: {', '.join(names)}")
     report(model_dir, f"remaining hosts: {', '.join(hosts) or 'none'}")
     if not remaining:
         raise UserError("no host is left to train on; the training is not restarted")

@@ -53,6 +53,7 @@ from resnet.report import refresh
 from resnet.runtime import host_warnings, program, startup
 from resnet.runtime.job import Job, PreparedRun
 from resnet.runtime.run_lock import RunLock
+from resnet.selftest import job as self_test
 from resnet.training import run_folder, run_plan
 from resnet.watchdog import history
 
@@ -110,6 +111,8 @@ def train(
     with recorded(prepared.config, communicator):
         if has_ended(prepared, communicator):
             return
+        if flags.self_test:
+            self_test.check(process, communicator)
         if prepared.config.is_async:
             from resnet.training.parameter_servers import job as async_job
 
@@ -306,11 +309,13 @@ def recorded(config: Config, communicator: Communicator) -> Iterator[None]:
     with refresh.kept_fresh(config, is_writer):
         try:
             yield
-        except (Preempted, AgreedFailure) as error:
-            if is_writer and isinstance(error, Preempted):
+        except Preempted as error:
+            if is_writer:
                 history.append(model_dir, "end", step=error.step, reason=str(error))
-            elif is_writer:
-                history.write_failure(model_dir, str(error))
+            raise
+        except AgreedFailure as error:
+            if is_writer:
+                history.write_failure(model_dir, str(error), hosts=error.hosts)
             raise
         finally:
             if is_writer:

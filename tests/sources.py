@@ -13,6 +13,7 @@ MAINS = {
     "eval.report",
     "eval.benchmark",
     "eval.verify",
+    "eval.selftest",
     "eval.lab.compression_study",
     "eval.lab.input_rate",
     "eval.lab.imagenet_scale",

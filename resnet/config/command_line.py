@@ -97,6 +97,12 @@ class TrainFlags:
         "Whether to refuse a data set whose classes are not shuffled over its files.",
         topic=topics.DATA,
     )
+    self_test: bool = setting(
+        False,
+        "Whether each rank first tests its own cores: a core that computes otherwise"
+        " than all others ends the job, and is named with its host.",
+        topic=topics.MACHINE,
+    )
     resnet_depth: int | None = setting(
         None,
         "The depth of a ResNet, another form of --model: 50 means --model=resnet50.",

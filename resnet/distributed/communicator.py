@@ -42,7 +42,14 @@ class AgreedError(UserError):
 
 
 class AgreedFailure(RuntimeError):
-    """A failure that all ranks know of, such as a non-finite loss."""
+    """A failure that all ranks know of, such as a non-finite loss.
+
+    `hosts` are those that a supervisor should leave out of the next start.
+    """
+
+    def __init__(self, sentence: str, hosts: Sequence[str] = ()) -> None:
+        super().__init__(sentence)
+        self.hosts = tuple(hosts)
 
 
 class Communicator:

@@ -4,6 +4,7 @@ How a launcher or scheduler is told to start ranks is in `launch/dialects.py`, w
 isn't installed with the package. This file is read before TensorFlow is.
 """
 
+import platform
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -119,3 +120,9 @@ MOST_OF_A_LONE_PROCESS = {
     **dict.fromkeys(("JSM_NAMESPACE_SIZE", "TF_CONFIG"), 1),
     **dict.fromkeys(("HOROVOD_RANK", "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK"), 0),
 }
+
+
+def host_name(environ: Mapping[str, str]) -> str:
+    """Returns the name by which the launcher knows this host, or else its own."""
+    names = [environ.get(row.host_variable) for row in LAUNCHERS.values()]
+    return next(filter(None, names), platform.node())

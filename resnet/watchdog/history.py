@@ -11,6 +11,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +55,21 @@ def read(model_dir: Path) -> tuple[list[dict[str, Any]], int]:
     return events, num_unreadable
 
 
-def write_failure(model_dir: Path, reason: str, is_locked: bool = False) -> None:
+def write_failure(
+    model_dir: Path, reason: str, is_locked: bool = False, hosts: Sequence[str] = ()
+) -> None:
     """Writes the reason of a failure, the step that it names, and the time.
 
     The folder is created, since a run may fail before it has done so. Disk errors are
-    ignored. `is_locked` says that another job holds the run's lock.
+    ignored. `is_locked` says that another job holds the run's lock; the next start is
+    to leave `hosts` out.
     """
     match = _STEP.search(reason)
     facts = {
         "step": int(match[1]) if match else None,
         "reason": reason,
         "locked": is_locked,
+        "hosts": list(hosts),
         "time": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
     with contextlib.suppress(OSError):

@@ -17,6 +17,7 @@ from resnet.base.errors import UserError
 from resnet.config.command_line import JobSettings
 from resnet.config.recipes import imagenet
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
+from resnet.selftest.verdict import CoreResult, HostResult
 from resnet.watchdog import history
 from tests.in_process import Done, assert_refused, run
 from tests.processes import write_program
@@ -27,6 +28,7 @@ from tests.unit import machine_trees, planning_page
 STUB = """#!/bin/sh
 cd '{folder}'
 case "$*" in
+*selftest.py*) cat "cores_of_$2" ;;
 *launched_ranks.py*) cat ranks; exit $(cat code) ;;
 *--print=host*) cat "$2" 2>/dev/null || {{ echo "ssh: no route" >&2; exit 255; }} ;;
 *" true") exit 0 ;;
@@ -45,6 +47,13 @@ NODE = dataclasses.replace(
     has_cpu_numbers=True,
     cpu_model="Test CPU",
     interfaces=(Interface("eth0", 10_000),),
+)
+# What the cores of a host have computed, by kernels that the table doesn't have.
+CORES = HostResult(
+    "node",
+    "AVX2",
+    "GCC 99",
+    tuple(CoreResult(cpu, cpu, 0, {"updates": 7}, 1.0) for cpu in range(2)),
 )
 VERSIONS = {
     "version of tensorflow": "2.21.0",
@@ -99,7 +108,9 @@ def check_hosts(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     hosts_file = tmp_path / "hosts"
 
-    def check_them(reports, got=None, *others: str, code: int = 0, words=()) -> Done:
+    def check_them(
+        reports, got=None, *others: str, code: int = 0, words=(), cores=None
+    ) -> Done:
         hosts_file.write_text("".join(f"{name}\n" for name in reports))
         for name, report in reports.items():
             if isinstance(report, HostReport):
@@ -107,6 +118,9 @@ def check_hosts(tmp_path, monkeypatch):
                 report = f"Welcome\n{json.dumps(dataclasses.asdict(report))}\n"
             if report is not None:
                 (tmp_path / name).write_text(report)
+            of_cores = (cores or {}).get(name, CORES)
+            text = json.dumps(dataclasses.asdict(of_cores))
+            (tmp_path / f"cores_of_{name}").write_text(f"{text}\n")
         report = dataclasses.asdict(got or ranks(tuple(reports)))
         (tmp_path / "ranks").write_text(f"{{a note}}\n{json.dumps(report)}\nend\n")
         (tmp_path / "code").write_text(str(code))
@@ -127,7 +141,7 @@ def test_hosts_without_a_problem_end_with_zero(check_hosts):
     assert (done.returncode, done.stderr) == (0, ""), done
     assert "Problems" not in done.stdout
     rows = re.findall(r"^(\w+) +(ok|-|problem) ", done.stdout, re.M)
-    names = ("hosts", "versions", "data", "binding", "network", "transport")
+    names = ("hosts", "versions", "data", "cores", "binding", "network", "transport")
     assert rows == [(name, "ok") for name in names]
     for found in (
         "2 of 2 answered: a, b",
@@ -159,6 +173,20 @@ def test_a_host_that_prevents_the_job_is_named(check_hosts, other, sentence):
     assert sentence in sentences(done)
     assert "\nnetwork" not in done.stdout  # The ranks are not started.
     assert not check_hosts.job.exists()
+
+
+def test_a_core_that_computes_otherwise_prevents_the_job(check_hosts):
+    wrong = dataclasses.replace(CORES.cores[1], digests={"updates": 8})
+    other = dataclasses.replace(CORES, cores=(CORES.cores[0], wrong))
+    done = check_hosts({"a": host(), "b": host()}, None, "--run", cores={"b": other})
+    assert done.returncode == 2
+    assert "core 1 of socket 0 on b (processor 1) must compute" in sentences(done)
+    assert "\nnetwork" not in done.stdout
+    assert not check_hosts.job.exists()
+    without = HostResult("node", "NONE", "")
+    done = check_hosts({"a": host()}, cores={"a": without})
+    assert done.returncode == 0
+    assert "not tested, without the compiled ops" in done.stdout
 
 
 def test_a_package_that_no_host_has_is_named(check_hosts):

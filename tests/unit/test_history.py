@@ -54,10 +54,10 @@ def test_a_folder_that_takes_no_file_is_no_error(tmp_path):
     ],
 )
 def test_a_failure_names_its_step(tmp_path, reason, step, is_locked):
-    history.write_failure(tmp_path, reason, is_locked)
+    history.write_failure(tmp_path, reason, is_locked, ["node1"])
     failure = history.read_failure(tmp_path)
     assert (failure["step"], failure["reason"]) == (step, reason)
-    assert failure["locked"] is is_locked
+    assert (failure["locked"], failure["hosts"]) == (is_locked, ["node1"])
     ((event,), _) = history.read(tmp_path)
     assert event["event"] == ("refusal" if is_locked else "failure")
     history.remove_failure(tmp_path)

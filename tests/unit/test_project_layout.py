@@ -16,7 +16,7 @@ LAYERS: tuple[set[str], ...] = (
     {"resnet.models", "resnet.distributed"},
     {"resnet.data", "resnet.exchange", "resnet.optim"},
     {"resnet.metrics", "resnet.runtime"},
-    {"resnet.checkpoint"},
+    {"resnet.checkpoint", "resnet.selftest"},
     {"resnet.evaluation", "launch"},
     {"resnet.export", "resnet.report", "resnet.training"},
     {"resnet.resnet_main", "resnet.api", "eval"},

@@ -222,6 +222,14 @@ def test_a_host_that_is_gone_is_left_out(supervised, words, gone, settings, agai
     assert outcome == (75, [words, again])
 
 
+def test_hosts_with_a_core_that_computes_wrongly_are_left_out(supervised):
+    """Each such failure is another one, wherever the run has come."""
+    a, b = (f'echo \'{{"hosts": ["{host}"]}}\' > $failure; exit 1' for host in "ab")
+    outcome = supervised(a, b, "exit 75", words="-hosts a,b,c,d -np 8 x", gone="d")
+    again = ["-hosts b,c -np 4 x", "-hosts c -np 2 x"]
+    assert outcome == (75, ["-hosts a,b,c,d -np 8 x", *again])
+
+
 def test_a_command_of_open_mpi_is_started_as_it_is(supervised, monkeypatch):
     monkeypatch.setenv("VERSION", "mpirun (Open MPI) 4.1.4")
     words = "--host a,b -np 4 x"
