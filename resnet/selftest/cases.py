@@ -38,7 +38,7 @@ EXCLUDED: dict[str, str] = {}
 Results = Iterator[Any]  # Tensors and variables, in any structure.
 _FORMATS = (tf.float32, tf.bfloat16)
 # Shapes that are drawn for each format; most are small, since edges have most code.
-_CONVOLUTIONS, _WINOGRAD, _MAPS = 1_000, 160, 240
+_CONVOLUTIONS, _WINOGRAD, _MAPS = 800, 160, 240
 _UPDATES = 12
 _TILES = tuple(itertools.product(range(1, 14), (9, 16, 25, 32, 41, 64)))
 _CODED = (1, 2, 3, 7, 61, 240, 513, 2_048, 5_000, 9_999, 70_001)  # Values each.
@@ -99,9 +99,14 @@ def _convolutions(numbers: Numbers, dtype: tf.DType) -> Results:
         images = (1 + numbers.below(3), *sides)
         channels = 1 + numbers.below(num_in), 1 + numbers.below(num_out)
         yield from _convolution(numbers, dtype, images, size, stride, channels)
-    # Sums in several blocks, for each number of rows and vectors of a tile.
+    # Few products, and sums in several blocks, for each number of rows and vectors of a
+    # tile; all that can follow the products as well.
     for rows, num_out in _TILES:
         wide, deep = (1, 1, rows), (1, 30, 55)
+        for num_in in (1, 2, 7):
+            channels = num_in, num_out
+            yield from _convolution(numbers, dtype, wide, 1, 1, channels, "full")
+            yield from _convolution(numbers, dtype, wide, 1, 1, channels, "none")
         yield from _convolution(numbers, dtype, wide, 1, 1, (1_650, num_out))
         yield from _convolution(numbers, dtype, deep, 1, 1, (rows, num_out))
     for images, size, channels in (
@@ -127,7 +132,9 @@ def _convolution(
     size: int,
     stride: int,
     channels: tuple[int, int],
+    epilogue: str = "",
 ) -> Results:
+    """An `epilogue` that is not "full" or "none" is drawn."""
     ops: Any = native.ops()
     (batch, height, width), (num_in, num_out) = images_shape, channels
     outputs_shape = (batch, -(-height // stride), -(-width // stride), num_out)
@@ -140,14 +147,17 @@ def _convolution(
     draw_kernel = numbers.kernel if is_whole else numbers.floats
     kernel = draw_kernel(size, size, num_in, num_out)
     scale = 2.0 ** (numbers.integers(num_out) % 5 - 2)  # Exact, too.
+    is_there = [numbers.below(2) for _ in range(4)]
+    if epilogue:
+        is_there = [epilogue == "full"] * 4
     yield ops.resnet_conv2d(
         images=images,
         kernel=kernel,
-        scale=[scale.astype(np.float32)] * numbers.below(2),
-        bias=[numbers.floats(num_out)] * numbers.below(2),
-        residual=[numbers.floats(*outputs_shape, dtype=dtype)] * numbers.below(2),
+        scale=[scale.astype(np.float32)] * is_there[0],
+        bias=[numbers.floats(num_out)] * is_there[1],
+        residual=[numbers.floats(*outputs_shape, dtype=dtype)] * is_there[2],
         stride=stride,
-        relu=bool(numbers.below(2)),
+        relu=bool(is_there[3]),
     )
     yield ops.resnet_conv2d_input_gradient(images.shape, kernel, gradient, stride)
     yield ops.resnet_conv2d_kernel_gradient(images, gradient, size, stride)

@@ -22,6 +22,7 @@ def hydra(monkeypatch):
     # A starved machine may need more time than the hosts of a job should.
     monkeypatch.setattr(hosts, "SECONDS", 500)
     monkeypatch.setattr(check, "_START_SECONDS", 500)
+    monkeypatch.setattr(check, "_SELF_TEST_SECONDS", 500)
 
 
 def found(done: Done) -> dict[str, tuple[str, str]]:
@@ -44,6 +45,7 @@ def test_this_machine_and_its_ranks_are_checked(records):
     assert_no_problem(done)
     rows = found(done)
     assert rows["data"][1].startswith("the same manifest, SHA-256 ")
+    assert rows["cores"][0] == "ok"
     bound = f"{num_ranks} of {num_ranks} ranks on their planned cores: "
     assert rows["binding"][1].startswith(bound)
     assert rows["transport"] == ("-", "one host: shared memory")
