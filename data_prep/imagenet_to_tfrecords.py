@@ -70,6 +70,12 @@ class Settings(cli.OutputSettings):
         " never a part of the images with the same value.",
         unset="none",
     )
+    multi_label: bool = setting(
+        False,
+        "Images have any number of labels, instead of one class: in --labels divided by"
+        " | or ;, or a list in JSON lines. An empty cell or list is no label.",
+        elsewhere="multilabel",
+    )
     tfds_name: str | None = setting(
         None,
         "Name of a TensorFlow Datasets data set to convert instead of --raw_data_dir.",
@@ -166,6 +172,7 @@ def _convert(settings: Settings, options: Options) -> None:
         ("tfds_label", "tfds_name", settings.tfds_name),
         ("validation_split", "raw_data_dir", origin),
         ("group_column", "labels", settings.labels),
+        ("multi_label", "labels", settings.labels),
     ):
         if (value := getattr(settings, name)) and not is_given:
             raise UserError(f"--{name}={value} requires --{needed}; set both")
@@ -220,8 +227,9 @@ def _open_source(settings: Settings, options: Options) -> Source:
         if raw and not settings.labels:
             root = settings.records_dir
             output_folder.check_apart(root, pathlib.Path(raw), choice)
-        groups = settings.group_column
-        source = raw_data.open_raw_data(raw, choice, settings.labels, groups)
+        source = raw_data.open_raw_data(
+            raw, choice, settings.labels, settings.group_column, settings.multi_label
+        )
     if options.validation_fraction or options.fold:
         source = holdout.hold_out(source, options, settings.num_workers)
     for warning in source.warnings:
@@ -279,7 +287,10 @@ def _describe(written: manifest.Manifest) -> Iterator[str]:
         yield f"{split.name}: {images}, {parts}"
     num_bytes = sum(shard.num_bytes for split in splits for shard in split.shards)
     names = first_of(written.class_names)
-    yield f"{counted(len(written.class_names), 'class')} ({names}), {num_bytes:,} bytes"
+    classes = counted(len(written.class_names), "class")
+    if written.multi_label:
+        classes = f"several labels an image: {len(written.class_names):,}"
+    yield f"{classes} ({names}), {num_bytes:,} bytes"
     converted: dict[str, int] = written.source["converted_images"]
     if num_converted := sum(converted.values()):
         kinds = _in_parentheses(converted)

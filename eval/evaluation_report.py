@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from resnet.base import atomic_files
-from resnet.metrics.class_metrics import ByClass, TwoClasses
+from resnet.metrics.class_metrics import ByClass, ByLabel, TwoClasses
 
 if TYPE_CHECKING:
     from resnet.evaluation.evaluator import Result
@@ -88,17 +88,15 @@ class EvaluationReport:
         """
         name = f"{what}{self._suffix}"
         logging.info(
-            "Saving dict for %s: Top-1 accuracy = %.7g, Top-5 accuracy = %.7g,"
-            " global_step = %d, loss = %.8g",
+            "Saving dict for %s: %s, global_step = %d, loss = %.8g",
             f"global {name}" if name.startswith("step") else name,
-            result.top1,
-            result.top5,
+            ", ".join(f"{title} = {x:.7g}" for title, x in result.headline.items()),
             what.steps[-1],
             result.loss,
         )
         numbers = {**what.as_dict(), **result.as_dict()}
-        if result.by_class is not None:
-            numbers["classes"] = self._of_classes(result.by_class)
+        if (classes := result.by_class or result.by_label) is not None:
+            numbers["classes"] = self._of_classes(classes)
         text = f"{name}: {result}"
         if two is not None:
             numbers["positive_class"] = self._class_names[two.positive]
@@ -116,13 +114,8 @@ class EvaluationReport:
             text = json.dumps(contents, indent=2) + "\n"
             atomic_files.write_named(self._json_file, text.encode(), "--json_file")
 
-    def _of_classes(self, by_class: ByClass) -> dict[str, dict[str, float]]:
-        columns = {
-            "images": by_class.actual,
-            "recall": by_class.recall,
-            "precision": by_class.precision,
-            "f1": by_class.f1,
-        }
+    def _of_classes(self, of: ByClass | ByLabel) -> dict[str, dict[str, float]]:
+        columns = of.columns()
         rows = zip(*(column.tolist() for column in columns.values()), strict=True)
         return {
             name: dict(zip(columns, row, strict=True))

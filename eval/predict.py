@@ -1,4 +1,4 @@
-"""Prints the most probable classes of images, with the network of a run.
+"""Prints the most probable classes or labels of images, by the network of a run.
 
 python eval/predict.py --model_dir=MODEL IMAGE FOLDER
 python eval/predict.py --exported_model=EXPORT IMAGE FOLDER
@@ -81,10 +81,12 @@ class PredictSettings:
         names=("raw", "ema"),
         unset="`ema` if the run has it",
     )
-    top_k: int = setting(
-        5,
-        "The number of classes per image; by default all if there are fewer.",
+    top_k: int | None = setting(
+        None,
+        "The number of classes per image; by default 5, or all if there are fewer. Of"
+        " several labels an image, by default those with more than 50 %.",
         bounds=COUNT,
+        unset="5",
     )
     batch_size: int = setting(
         32, "The number of images processed at a time.", bounds=COUNT
@@ -144,6 +146,8 @@ class Table:
                 f"{100 * prediction.probability:.2f} %",
             )
             shown = ""
+        if not predicted:
+            self._print(shown, "no label", "", "")
 
     def _print(self, file: str, name: str, description: str, last: str) -> None:
         columns = [file.ljust(self._file), name.ljust(self._name)]
@@ -215,7 +219,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         network = network_of_run(model_dir, settings)
     num_classes = len(network.class_names)
-    if "top_k" in line.given and settings.top_k > num_classes:
+    if settings.top_k is not None and settings.top_k > num_classes:
         raise UserError(
             f"--top_k must be at most {num_classes}, the number of classes of"
             f" {network.name}; got {settings.top_k}."
@@ -369,7 +373,7 @@ def predict(
     predictor: "Predictor | ExportedPredictor",
     images: Sequence[tuple[str, "tf.Tensor"]],
     network: Network,
-    top_k: int,
+    top_k: int | None,
 ) -> Iterator[tuple[str, list[Predicted]]]:
     """Yields the path of each image of `read_images` and its most probable classes."""
     import numpy as np
@@ -387,7 +391,7 @@ def predict(
         )
     names = network.class_names
     descriptions = network.descriptions or ("",) * len(names)
-    best = top_classes(rows, min(top_k, len(names)))
+    best = top_classes(rows, top_k, network.contents.multi_label)
     for (path, _), row, indices in zip(images, rows, best, strict=True):
         yield (
             path,

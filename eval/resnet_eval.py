@@ -201,7 +201,7 @@ def evaluate(
     ):
         evaluated = dataclasses.replace(evaluated, **how)
         two = None
-        if top and config.num_classes == 2:
+        if top and config.num_classes == 2 and not config.multi_label:
             whole = top.of_all(communicator)
             two = class_metrics.two_classes(
                 whole.labels, whole.classes, whole.probabilities
@@ -274,6 +274,13 @@ def with_overrides(
         raise UserError(
             f"--recalibration_batches excludes runs with {excluding}, whose weights"
             " are trained for other statistics: leave it out."
+        )
+    is_averaged = overrides.get("eval_views", "center") != "center"
+    if config.multi_label and (is_averaged or settings.combine == "predictions"):
+        flag = f"views={settings.views}" if is_averaged else "combine=predictions"
+        raise UserError(
+            f"--{flag} averages the probabilities of one class an image; the run is of"
+            " several labels an image. Leave it out."
         )
     return dataclasses.replace(config, **overrides)
 

@@ -255,7 +255,6 @@ def _images_of_records(
         shard=shard,
         phases=[settings.phase],
         local_batch_size=settings.batch_size,
-        num_classes=num_classes,
         num_parallel_calls=settings.num_parallel_calls or len(threads.cpus),
         on_bad_record=settings.on_bad_record,
     )

@@ -128,6 +128,7 @@ class Request:
     # The words of flags that the training gets too, by their settings' names.
     passed_on: Mapping[str, str] = dataclasses.field(default_factory=dict)
     class_names: tuple[str, ...] = ()  # Empty if they aren't known.
+    multi_label: bool = False  # Of the data set.
     eval_batch_size: int = 200
     hosts_file: str = ""
 
@@ -256,6 +257,7 @@ def _resolve(
         request.overrides,
         request.num_train_examples,
         request.class_names,
+        request.multi_label,
     )
     num_parts = explain.num_parts(config, num_ranks)
     check_start(request.recipe, config, num_parts)

@@ -260,6 +260,7 @@ def request(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> Request:
     """Returns what the flags ask for; the data set need not be readable here."""
     recipe = recipe_file.get(line.values["recipe"])
     num_examples, class_names = recipe.num_train_examples, tuple[str, ...]()
+    multi_label = False
     data_dir = line.values["data_dir"]
     if data_dir and pathlib.Path(data_dir).is_dir():
         # It needs NumPy, and the records are rarely on a login node.
@@ -267,7 +268,7 @@ def request(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> Request:
 
         if record_set := manifest.find(data_dir):
             contents = record_set.manifest
-            class_names = contents.class_names
+            class_names, multi_label = contents.class_names, contents.multi_label
             if "train" in contents.splits:
                 num_examples = contents.splits["train"].num_examples
                 recipe = own.fitted(
@@ -287,6 +288,7 @@ def request(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> Request:
         passed_on=passed_on(line, job),
         num_train_examples=num_examples,
         class_names=class_names,
+        multi_label=multi_label,
         eval_batch_size=line.values["eval_batch_size"],
         hosts_file=nodes.hosts,
     )

@@ -54,7 +54,7 @@ def _user_errors() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A class that a network predicts for an image."""
+    """A class, or one of several labels, that a network predicts for an image."""
 
     class_name: str
     label: int  # The number of the class, from 0.
@@ -147,7 +147,8 @@ class Network:
 
         The result has `top1` and `top5` as fractions, `loss`, `cross_entropy` and
         `count`, and in `by_class` the `recall`, `precision` and `f1` of each class, as
-        eval/resnet_eval.py reports them with --recalibration_batches=0.
+        eval/resnet_eval.py reports them with --recalibration_batches=0. With several
+        labels an image, it has `by_label` with `mean_average_precision` instead.
 
         Raises:
             UserError: If the set has other classes, no such split, or corrupt records,
@@ -172,24 +173,29 @@ class Network:
         return evaluator.evaluate(weight_penalty(self.model, config, self.step))
 
     def predict(
-        self, images: Iterable[Image], top_k: int = 5, batch_size: int = 32
+        self, images: Iterable[Image], top_k: int | None = None, batch_size: int = 32
     ) -> list[list[Prediction]]:
         """Returns the most probable classes of each image, the best first.
+
+        With several labels an image, they are the labels, each with a probability of
+        its own.
 
         Args:
             images: Paths of image files, or images of any size as arrays `[height,
                 width, 3]` uint8 with red, green and blue.
-            top_k: The number of classes per image; all if there are fewer.
+            top_k: The number of classes per image; all if there are fewer. None for 5
+                or, of several labels, those with a probability above 0.5.
 
         Raises:
             UserError: If an image can't be read, or the network predicts NaN.
         """
         from resnet.evaluation.predictor import top_classes
 
-        _require_positive("top_k", top_k)
+        if top_k is not None:
+            _require_positive("top_k", top_k)
         class_names = self.config.class_names
         rows = self.probabilities(images, batch_size)
-        best = top_classes(rows, min(top_k, len(class_names)))
+        best = top_classes(rows, top_k, self.config.multi_label)
         return [
             [Prediction(class_names[k], k, float(row[k])) for k in indices.tolist()]
             for row, indices in zip(rows, best, strict=True)

@@ -245,8 +245,9 @@ def resolve_settings(
         contents = record_set.manifest
         split = contents.splits["train"]
         recipe = run_plan.fitted(recipe, contents)
+        classes = contents.class_names, contents.multi_label
         config = dataclasses.replace(
-            resolve(recipe, overrides, split.num_examples, contents.class_names),
+            resolve(recipe, overrides, split.num_examples, *classes),
             median_side=contents.median_side,
             depth_window=contents.depth_window,
             **record_sets.digests(record_set),

@@ -4,14 +4,12 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 
-import numpy as np
-
 from data_prep import worker_processes
 from data_prep.conversion import shards
 from data_prep.conversion.plan import Plan, SplitPlan
 from data_prep.conversion.shards import ShardReport
 from data_prep.records import image_sizes, manifest, tf_example, verified
-from data_prep.records.class_mixing import write_split
+from data_prep.records.class_mixing import ShardContent, write_split
 from resnet.base.errors import UserError
 
 # In the source of a manifest: of all shards' `source_digest`.
@@ -83,6 +81,7 @@ def finish(plan: Plan, num_processes: int) -> manifest.Manifest:
     complete = manifest.Manifest(
         class_names=plan.source.class_names,
         class_descriptions=plan.source.class_descriptions,
+        multi_label=plan.source.multi_label,
         first_label=tf_example.FIRST_LABEL,
         splits=splits,
         image_format=plan.encoding.image_format,
@@ -108,8 +107,8 @@ def _finish_split(
     plan: Plan, split: SplitPlan, counts: Counter[str], states: list[str]
 ) -> manifest.Split:
     """Returns a split, whose counts and states of images it adds to the others'."""
-    reports = []
-    for path in split.paths:
+    reports, contents = [], []
+    for path, records in zip(split.paths, split.record_ranges, strict=True):
         report = shards.read_report(plan.root, path)
         if report is None:
             raise UserError(
@@ -117,12 +116,22 @@ def _finish_split(
                 " corrupt; rerun the same command to resume"
             )
         reports.append(report)
+        images = split.order[records.start : records.stop][list(report.stored)]
+        contents.append(
+            ShardContent(
+                path=path,
+                num_bytes=report.num_bytes,
+                sha256=report.sha256,
+                offsets=report.offsets,
+                labels=split.images.labels[images],
+            )
+        )
         states.append(report.source_digest)
         counts.update(report.converted_counts)
         counts[IGNORED_ORIENTATIONS] += report.num_ignored_orientations
     skipped = tuple(image for report in reports for image in report.skipped_images)
     num_classes = len(plan.source.class_names)
-    return write_split(plan.root, split.name, reports, num_classes, skipped)
+    return write_split(plan.root, split.name, contents, num_classes, skipped)
 
 
 def emptied_classes(
@@ -130,7 +139,9 @@ def emptied_classes(
 ) -> Iterator[tuple[str, str]]:
     """Yields the split and the name of each class whose images were all skipped."""
     for split in plan.splits:
-        label_counts = written.splits[split.name].label_counts
-        for index in np.unique(split.images.class_indices).tolist():
-            if label_counts[index] == 0:
-                yield split.name, plan.source.class_names[index]
+        known = split.images.label_counts().tolist()
+        counts = written.splits[split.name].label_counts
+        names = plan.source.class_names
+        for name, before, count in zip(names, known, counts, strict=True):
+            if before and not count:
+                yield split.name, name

@@ -4,7 +4,8 @@ An image is held out if its digest, the first 64 bits of the SHA-256 of (seed, b
 its file), is below the fraction of 2^64, or if digest * N / 2^64, rounded down, is its
 fold's index of N. So the same files are chosen in each conversion, images that are
 added later move no others, and files of the same bytes stay together. If groups are
-known, their names replace the bytes.
+known, their names replace the bytes. An image with several labels counts as one of the
+label that the fewest images have.
 """
 
 import dataclasses
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data_prep.conversion.plan import Options
+from data_prep.records import labels
 from data_prep.records.manifest import TRAIN, VALIDATION
 from data_prep.sources.image_list import ImageList, Source
 from data_prep.worker_processes import Progress
@@ -54,7 +56,8 @@ def hold_out(source: Source, options: Options, num_threads: int) -> Source:
     if fold:
         is_held = in_fold(digests, *fold)
     else:
-        is_held = choose(digests, images.class_indices, options.validation_fraction)
+        classes = labels.rarest(images.labels)
+        is_held = choose(digests, classes, options.validation_fraction)
     if is_held.all() or not is_held.any():
         what = f"--fold={options.fold} needs {kind} inside and outside of the fold"
         if not fold:
@@ -66,17 +69,17 @@ def hold_out(source: Source, options: Options, num_threads: int) -> Source:
             " leave it out."
         )
     warnings = source.warnings
-    for side, sides_images in (("validation", is_held), ("training", ~is_held)):
-        own = images.class_indices[sides_images]
-        if len(lacking := np.setdiff1d(images.class_indices, own)):
-            names = first_of(repr(source.class_names[index]) for index in lacking)
-            why = " with one group" if source.groups else _ONE_IMAGE
-            why = "" if fold else why
-            warnings += (f"there are no {side} images of classes{why}: {names}",)
     splits = {
         TRAIN: images.subset(np.flatnonzero(~is_held)),
         VALIDATION: images.subset(np.flatnonzero(is_held)),
     }
+    for split, side in ((VALIDATION, "validation"), (TRAIN, "training")):
+        is_lacking = (images.label_counts() > 0) & (splits[split].label_counts() == 0)
+        if len(lacking := np.flatnonzero(is_lacking)):
+            names = first_of(repr(source.class_names[index]) for index in lacking)
+            why = " with one group" if source.groups else _ONE_IMAGE
+            why = "" if fold else why
+            warnings += (f"there are no {side} images of classes{why}: {names}",)
     return dataclasses.replace(source, splits=splits, warnings=warnings)
 
 

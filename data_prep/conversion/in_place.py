@@ -21,7 +21,7 @@ from data_prep import worker_processes
 from data_prep.conversion import convert, shards
 from data_prep.conversion.plan import Plan, SplitPlan
 from data_prep.images.image_encoding import Encoding
-from data_prep.records import image_sizes, manifest
+from data_prep.records import image_sizes, labels, manifest
 from data_prep.records.class_mixing import class_mixing
 from data_prep.records.manifest import Shard, SkippedImage
 from data_prep.sources.image_list import ImageList, SourceImage, files_digest
@@ -61,9 +61,11 @@ def write(
     images_dir = str(plan.source.description["raw_data_dir"])
     for split in plan.splits:
         _check_source(split.images, images_dir)
+    num_labels = len(plan.source.class_names) if plan.source.multi_label else 0
     entries = {
         split.name: np.zeros(
-            len(split.images), manifest.image_index_type(_longest(split.images))
+            len(split.images),
+            manifest.image_index_type(_longest(split.images), num_labels),
         )
         for split in plan.splits
     }
@@ -93,6 +95,7 @@ def write(
     written = manifest.Manifest(
         class_names=plan.source.class_names,
         class_descriptions=plan.source.class_descriptions,
+        multi_label=plan.source.multi_label,
         first_label=0,
         splits=splits,
         image_format=plan.encoding.image_format,
@@ -195,7 +198,7 @@ def _write_split(
     """Writes the index of a split, in the order of records, and returns the split."""
     rows, images_dir = split.images.rows, plan.source.description["raw_data_dir"]
     entries["offset"] = rows["offset"]
-    entries["class_index"] = rows["class_index"]
+    manifest.set_labels(entries, split.images.labels)
     entries["shard"] = rows["container"]
     is_file = rows["num_bytes"] < 0
     for number in np.flatnonzero(is_file).tolist():
@@ -209,7 +212,8 @@ def _write_split(
         )
     present, index["shard"] = np.unique(index["shard"], return_inverse=True)
     num_classes = len(plan.source.class_names)
-    counts = np.bincount(index["class_index"], minlength=num_classes)
+    of_images = manifest.labels_of(index)
+    counts = labels.counts(of_images, num_classes)
     ends = np.cumsum(np.bincount(index["shard"]))
     examples_of_shards = np.split(np.argsort(index["shard"], kind="stable"), ends[:-1])
     shards_of_split = []
@@ -219,7 +223,7 @@ def _write_split(
         num_bytes = int(part["num_bytes"].sum())
         if os.path.isfile(path):
             num_bytes = os.stat(path).st_size
-        of_classes = np.bincount(part["class_index"], minlength=num_classes)
+        of_classes = labels.counts(of_images[examples], num_classes)
         shards_of_split.append(
             Shard(
                 pathlib.Path(os.path.relpath(path, images_dir)).as_posix(),
@@ -228,7 +232,7 @@ def _write_split(
                 hashlib.sha256(
                     examples.astype("<i8").tobytes() + part.tobytes()
                 ).hexdigest(),
-                class_mixing(of_classes, counts),
+                class_mixing(of_classes, counts) if of_images.ndim == 1 else 0.0,
             )
         )
     path, sha256 = manifest.write_index(plan.root, split.name, index)

@@ -14,7 +14,7 @@ from data_prep.conversion import depth_window
 from data_prep.conversion.shards import ShardJob, json_digest
 from data_prep.images import image_encoding
 from data_prep.images.image_encoding import Encoding
-from data_prep.records import manifest
+from data_prep.records import labels, manifest
 from data_prep.records.manifest import TRAIN, VALIDATION
 from data_prep.sources.image_list import ImageList, Source
 from resnet.base.errors import UserError
@@ -172,7 +172,8 @@ class Plan:
                         root=str(self.root),
                         path=path,
                         images=[split.images[index] for index in indices.tolist()],
-                        class_indices=split.images.class_indices[indices].tolist(),
+                        class_indices=labels.indices_of(split.images.labels[indices]),
+                        class_names=self.source.class_names,
                         encoding=self.encoding,
                         skip_bad_images=self.options.on_bad_image == "skip",
                     )

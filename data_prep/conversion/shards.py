@@ -17,7 +17,6 @@ from typing import Any
 
 from data_prep.images.image_encoding import EncodedImage, Encoding
 from data_prep.records import manifest, tf_example, tfrecord
-from data_prep.records.class_mixing import ShardContent
 from data_prep.sources.image_list import SourceImage, files_digest
 from resnet.base import atomic_files, json_file, regular_file
 from resnet.base.errors import UserError
@@ -30,17 +29,21 @@ class ShardJob:
     root: str  # Root folder of the record set.
     path: str  # POSIX path of the record file in `root`; its folder must exist.
     images: Sequence[SourceImage]  # In record order.
-    class_indices: Sequence[int]  # Of each image.
+    class_indices: Sequence[Sequence[int]]  # Of each image, mostly one.
+    class_names: tuple[str, ...]  # Of all classes.
     encoding: Encoding
     skip_bad_images: bool = False  # Whether to skip images that can't be decoded.
 
 
 @dataclasses.dataclass(frozen=True)
-class ShardReport(ShardContent):
+class ShardReport:
     """The content of one finished shard."""
 
-    offsets: tuple[int, ...]
-    class_indices: tuple[int, ...]
+    path: str  # As in `manifest.Shard`, like `num_bytes` and `sha256`.
+    num_bytes: int
+    sha256: str
+    offsets: tuple[int, ...]  # Byte offset of each record.
+    stored: tuple[int, ...]  # Places of their images among those of the shard.
     converted_counts: dict[str, int]  # Re-encoded images by original kind, as "PNG".
     num_ignored_orientations: int  # Images that aren't rotated as their EXIF tells.
     skipped_images: tuple[manifest.SkippedImage, ...]
@@ -78,7 +81,7 @@ def write_shard(job: ShardJob) -> ShardReport:
     """
     offsets: list[int] = []
     num_bytes = 0
-    class_indices: list[int] = []
+    stored: list[int] = []
     converted_counts: Counter[str] = Counter()
     num_ignored_orientations = 0
     skipped_images: list[manifest.SkippedImage] = []
@@ -86,17 +89,18 @@ def write_shard(job: ShardJob) -> ShardReport:
     # Taken before reading: an image that is replaced meanwhile has another digest.
     source_digest = files_digest(job.images)
     with atomic_files.atomic_file(pathlib.Path(job.root, job.path)) as file:
-        for source, class_index in zip(job.images, job.class_indices, strict=True):
+        for place, source in enumerate(job.images):
             image = store(source.read(), source.name, job.encoding, job.skip_bad_images)
             if isinstance(image, manifest.SkippedImage):
                 skipped_images.append(image)
                 continue
+            classes = job.class_indices[place]
             example = tf_example.image_example(
                 image.data,
                 height=image.height,
                 width=image.width,
-                label=tf_example.FIRST_LABEL + class_index,
-                class_name=source.class_name,
+                labels=[tf_example.FIRST_LABEL + index for index in classes],
+                class_names=[job.class_names[index] for index in classes],
                 filename=source.filename,
                 image_format=job.encoding.image_format,
                 is_oriented=job.encoding.apply_exif_orientation,
@@ -106,7 +110,7 @@ def write_shard(job: ShardJob) -> ShardReport:
             digest.update(record)
             offsets.append(num_bytes)
             num_bytes += len(record)
-            class_indices.append(class_index)
+            stored.append(place)
             num_ignored_orientations += image.ignores_orientation
             if image.converted_from is not None:
                 converted_counts[image.converted_from] += 1
@@ -121,7 +125,7 @@ def write_shard(job: ShardJob) -> ShardReport:
         num_bytes=num_bytes,
         sha256=digest.hexdigest(),
         offsets=tuple(offsets),
-        class_indices=tuple(class_indices),
+        stored=tuple(stored),
         converted_counts=dict(converted_counts),
         num_ignored_orientations=num_ignored_orientations,
         skipped_images=tuple(skipped_images),

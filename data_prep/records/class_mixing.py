@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from data_prep.records import manifest
+from data_prep.records import labels, manifest
+from data_prep.records.labels import Labels
 from data_prep.records.manifest import Shard, SkippedImage, Split
 from resnet.base import commands
 from resnet.base.errors import UserError
@@ -49,7 +50,7 @@ class ShardContent:
     num_bytes: int
     sha256: str
     offsets: Sequence[int]  # Byte offset of each record.
-    class_indices: Sequence[int]  # Of each record.
+    labels: Labels  # Of each record.
 
 
 def write_split(
@@ -60,24 +61,23 @@ def write_split(
     skipped_images: tuple[SkippedImage, ...] = (),
 ) -> Split:
     """Writes the index file of a split, and returns the split for the manifest."""
-    counts = [
-        np.bincount(np.asarray(content.class_indices, np.int64), minlength=num_classes)
-        for content in contents
-    ]
+    counts = [labels.counts(content.labels, num_classes) for content in contents]
     split_counts = np.sum(counts, axis=0)
+    of_split = np.concatenate([content.labels for content in contents])
     shards = [
         Shard(
             content.path,
             len(content.offsets),
             content.num_bytes,
             content.sha256,
-            class_mixing(shard_counts, split_counts),
+            class_mixing(shard_counts, split_counts) if of_split.ndim == 1 else 0.0,
         )
         for content, shard_counts in zip(contents, counts, strict=True)
     ]
-    index = np.empty(sum(shard.num_records for shard in shards), manifest.RECORD_INDEX)
+    num_labels = num_classes if of_split.ndim > 1 else 0
+    index = np.empty(len(of_split), manifest.record_index_type(num_labels))
     index["offset"] = np.concatenate([content.offsets for content in contents])
-    index["class_index"] = np.concatenate([c.class_indices for c in contents])
+    manifest.set_labels(index, of_split)
     path, sha256 = manifest.write_index(index_dir, name, index)
     label_counts = tuple(split_counts.tolist())
     return Split(name, tuple(shards), label_counts, path, sha256, skipped_images)

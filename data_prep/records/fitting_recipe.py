@@ -22,4 +22,4 @@ def fitting_recipe(contents: Manifest) -> str:
     if num_images >= IMAGENET_SIZE:
         return ""
     name, least = _KNOWN.get(contents.class_names, (OWN, 0))
-    return name if num_images >= least else OWN
+    return name if num_images >= least and not contents.multi_label else OWN

@@ -271,7 +271,7 @@ def _save_split(
             num_bytes=file.num_bytes,
             sha256=file.sha256,
             offsets=file.offsets.tolist(),
-            class_indices=(file.labels - labels.start).tolist(),
+            labels=file.labels - labels.start,
         )
         for file in files
         if file.num_records  # Some are empty if a split has more files than records.

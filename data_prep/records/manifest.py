@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from data_prep.records import labels
+from data_prep.records.labels import Labels
 from data_prep.records.tf_example import RecordForm
 from resnet.base import atomic_files, commands, json_file, regular_file
 from resnet.base.errors import UserError, naming_failures
@@ -35,15 +37,13 @@ NO_VALIDATION = (
     " be measured; convert into another folder with --validation_fraction=0.1 to hold"
     " out a tenth"
 )
-# The entries of the index file of records, which are numbered by shard.
-RECORD_INDEX = np.dtype([("offset", "<i8"), ("class_index", "<i4")])
-# Those of images in place: where the bytes of each are, and their checksum.
+# The entries of an index of images in place: where the bytes of each are, and their
+# checksum.
 _IMAGE_INDEX = (
     ("offset", "<i8"),
     ("num_bytes", "<i8"),
     ("crc32c", "<u4"),
     ("shard", "<i4"),
-    ("class_index", "<i4"),
 )
 # State of an unfinished conversion, in the root of the set; removed at the end.
 CONVERSION_FOLDER = ".conversion"
@@ -72,7 +72,8 @@ class Shard:
     num_records: int  # At least 1.
     num_bytes: int
     sha256: str  # In hexadecimal.
-    class_mixing: float  # The statistic of `class_mixing.class_mixing`.
+    # The statistic of `class_mixing.class_mixing`; 0 with several labels an image.
+    class_mixing: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Split:
 
     name: str  # One of `SPLITS`.
     shards: tuple[Shard, ...]  # In the order in which their records are numbered.
-    label_counts: tuple[int, ...]  # Number of examples of each class, in label order.
+    label_counts: tuple[int, ...]  # Number of examples with each label, in order.
     index_path: str  # POSIX path of the index file in the index folder.
     index_sha256: str
     skipped_images: tuple[SkippedImage, ...] = ()
@@ -191,7 +192,7 @@ def _inconsistencies(manifest: Manifest) -> Iterator[str]:
         expected = " or ".join(IMAGE_FORMATS)
         yield f"image_format must be {expected}; it is {manifest.image_format!r}"
     for split in splits:
-        yield from _inconsistencies_of_split(split, num_classes)
+        yield from _inconsistencies_of_split(split, manifest)
     shards = [
         # Splits of images in place may have images in the same folder or archive.
         f"{split.name}: " * bool(manifest.images_dir) + shard.path
@@ -204,8 +205,8 @@ def _inconsistencies(manifest: Manifest) -> Iterator[str]:
                 yield f"{name} has {value!r} more than once"
 
 
-def _inconsistencies_of_split(split: Split, num_classes: int) -> Iterator[str]:
-    where = f"split {split.name}"
+def _inconsistencies_of_split(split: Split, manifest: Manifest) -> Iterator[str]:
+    where, num_classes = f"split {split.name}", len(manifest.class_names)
     if not split.shards:
         yield f"{where} has no shards"
     for path in (split.index_path, *(shard.path for shard in split.shards)):
@@ -220,7 +221,11 @@ def _inconsistencies_of_split(split: Split, num_classes: int) -> Iterator[str]:
     num_counts, num_counted = len(split.label_counts), sum(split.label_counts)
     if num_counts != num_classes:
         yield f"{where} counts {num_counts} labels; there are {num_classes} classes"
-    if min(split.label_counts, default=0) < 0 or num_counted != split.num_examples:
+    if manifest.multi_label and num_counts:
+        for count in {min(split.label_counts), max(split.label_counts)}:
+            name = f"label_counts of {where}"
+            yield from _out_of_range(count, name, 0, split.num_examples)
+    elif min(split.label_counts, default=0) < 0 or num_counted != split.num_examples:
         yield (
             f"the label_counts of {where} add up to {num_counted} examples, its shards"
             f" to {split.num_examples}"
@@ -428,8 +433,8 @@ def write_index(
 ) -> tuple[str, str]:
     """Writes a split's index file; returns its relative path and SHA-256.
 
-    `index` is `[num_examples]` of `RECORD_INDEX` or `image_index`. Raises UserError if
-    there is a file of this name that contains something else.
+    `index` is `[num_examples]` of `record_index_type` or `image_index_type`. Raises
+    UserError if there is a file of this name that contains something else.
     """
     file = io.BytesIO()
     np.save(file, index, allow_pickle=False)
@@ -443,20 +448,46 @@ def write_index(
     return path.name, hashlib.sha256(file.getvalue()).hexdigest()
 
 
-def image_index_type(max_name_bytes: int) -> np.dtype[Any]:
+def record_index_type(num_labels: int = 0) -> np.dtype[Any]:
+    """Returns the type of an index of records, which are numbered by shard.
+
+    `num_labels` is the number of all labels where an image may have several, else 0.
+    """
+    return np.dtype([("offset", "<i8"), _labels_field(num_labels)])
+
+
+def image_index_type(max_name_bytes: int, num_labels: int = 0) -> np.dtype[Any]:
     """Returns the type of an index of images in place, with names of so many bytes.
 
     `name` is that of an image file in the folder that is its shard; empty for a span of
-    a file.
+    a file. `num_labels` is that of `record_index_type`.
     """
-    return np.dtype([*_IMAGE_INDEX, ("name", f"S{max(1, max_name_bytes)}")])
+    name = ("name", f"S{max(1, max_name_bytes)}")
+    return np.dtype([*_IMAGE_INDEX, _labels_field(num_labels), name])
+
+
+def _labels_field(num_labels: int) -> tuple[Any, ...]:
+    return ("labels", "u1", (num_labels,)) if num_labels else ("class_index", "<i4")
+
+
+def labels_of(index: npt.NDArray[Any]) -> Labels:
+    """Returns the labels of the examples of an index."""
+    of_examples: Labels = index[
+        "labels" if "labels" in (index.dtype.names or ()) else "class_index"
+    ]
+    return of_examples
+
+
+def set_labels(index: npt.NDArray[Any], of_examples: Labels) -> None:
+    """Sets the labels of the examples of an index."""
+    index["class_index" if of_examples.ndim == 1 else "labels"] = of_examples
 
 
 def _contains_index(path: pathlib.Path) -> bool:
     """Returns whether a file contains an index, as that of an earlier conversion."""
     try:
         array = _map_array(path)
-        return bool(array.ndim == 1 and "class_index" in (array.dtype.names or ()))
+        return bool(array.ndim == 1 and "offset" in (array.dtype.names or ()))
     except (OSError, ValueError, EOFError, AttributeError):  # An .npz has no ndim.
         return False
 
@@ -478,7 +509,10 @@ def read_index(record_set: RecordSet, split: Split) -> npt.NDArray[Any]:
     def refused(problem: str) -> UserError:
         return UserError(f"the index file {path} {problem}. {remedy(record_set)}")
 
-    expected = image_index_type(1) if contents.images_dir else RECORD_INDEX
+    num_labels = len(contents.class_names) if contents.multi_label else 0
+    expected = record_index_type(num_labels)
+    if contents.images_dir:
+        expected = image_index_type(1, num_labels)
     most = expected.itemsize + (_MAX_PATH_BYTES if contents.images_dir else 0)
     try:
         data = regular_file.read_bytes(
@@ -500,7 +534,20 @@ def read_index(record_set: RecordSet, split: Split) -> npt.NDArray[Any]:
             f"contradicts {FILE_NAME}: the offsets of {split.shards[wrong[0]].path}"
             " must rise from 0 and be less than its size"
         )
+    if not _has_labels(labels_of(index), split.label_counts):
+        raise refused(f"contradicts {FILE_NAME}: it has other label_counts")
     return index
+
+
+def _has_labels(of_examples: Labels, label_counts: Sequence[int]) -> bool:
+    """Returns whether so many examples have each label, and no one has others."""
+    if of_examples.ndim == 1:
+        of_examples = np.maximum(of_examples, -1) + 1  # A negative one becomes 0.
+        label_counts = (0, *label_counts)
+    elif of_examples.max(initial=0) > 1:
+        return False
+    counted = labels.counts(of_examples, len(label_counts))
+    return bool(np.array_equal(counted, label_counts))
 
 
 def _wrong_offsets(index: npt.NDArray[Any], split: Split) -> npt.NDArray[np.int64]:

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from google.protobuf import message
@@ -21,8 +21,9 @@ from resnet.base.names import normalized
 
 ENCODED = "image/encoded"  # Content of the JPEG or PNG file, bytes.
 FILENAME = "image/filename"  # Without the folder.
-LABEL = "image/class/label"  # FIRST_LABEL + class index.
-SYNSET = "image/class/synset"  # Class name.
+LABEL = "image/class/label"  # FIRST_LABEL + class index, of each label of the image.
+SYNSET = "image/class/synset"  # Class name of each.
+WIDTH = "image/width"  # In pixels.
 # 1 in the records of --apply_exif_orientation; others lack it, as in the TPU scripts.
 IS_ORIENTED = "image/exif_orientation_applied"
 
@@ -33,6 +34,8 @@ _IMAGE_STARTS = {
     **{"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"},
     **{"gif": b"GIF8", "bmp": b"BM", "webp": b"RIFF"},  # Of no set that is read.
 }
+# The kinds of features, and what errors call their values.
+_INTEGER, _BYTES = ("int64_list", "an integer"), ("bytes_list", "a string of bytes")
 
 # Source: tensorflow/core/example/example.proto and feature.proto.
 _PROTO = """
@@ -57,6 +60,7 @@ message_type { name: "Example"
 """
 
 _Value = TypeVar("_Value")
+Value = bytes | int | Sequence[bytes] | Sequence[int]
 Features = Mapping[str, Any]  # The protobuf message of each feature, by its name.
 
 
@@ -65,36 +69,36 @@ def image_example(
     *,
     height: int,
     width: int,
-    label: int,
-    class_name: str,
+    labels: Sequence[int],
+    class_names: Sequence[str],
     filename: str,
     image_format: str = "jpeg",
     is_oriented: bool = False,
 ) -> bytes:
-    """Returns one labelled image as a serialized `tf.train.Example`.
+    """Returns an image with its labels as a serialized `tf.train.Example`.
 
     As in the TPU scripts, channels and color space are 3 and RGB for gray images too.
     `is_oriented` says whether --apply_exif_orientation is on.
     """
-    features: dict[str, bytes | int] = {
+    features: dict[str, Value] = {
         ENCODED: encoded,
         "image/height": height,
-        "image/width": width,
+        WIDTH: width,
         "image/channels": 3,
         "image/colorspace": b"RGB",
         "image/format": image_format.upper().encode(),
         # The bytes as on disk, also if they aren't valid UTF-8.
         FILENAME: filename.encode("utf-8", "surrogateescape"),
-        LABEL: label,
-        SYNSET: class_name.encode("utf-8", "surrogateescape"),
+        LABEL: labels,
+        SYNSET: [name.encode("utf-8", "surrogateescape") for name in class_names],
     }
     if is_oriented:
         features[IS_ORIENTED] = 1
     return encode_example(features)
 
 
-def encode_example(features: Mapping[str, bytes | int]) -> bytes:
-    """Returns a serialized `tf.train.Example` with one value in each feature.
+def encode_example(features: Mapping[str, Value]) -> bytes:
+    """Returns a serialized `tf.train.Example` with features of one value or several.
 
     Bytes become a `bytes_list`, signed 64-bit integers an `int64_list`. The features
     are sorted by name, so equal features give equal bytes.
@@ -102,10 +106,9 @@ def encode_example(features: Mapping[str, bytes | int]) -> bytes:
     example = _example_class()()
     for name, value in features.items():
         feature = example.features.feature[name]
-        if isinstance(value, bytes):
-            feature.bytes_list.value.append(value)
-        else:
-            feature.int64_list.value.append(value)
+        for item in [value] if isinstance(value, bytes | int) else value:
+            kind = "bytes_list" if isinstance(item, bytes) else "int64_list"
+            getattr(feature, kind).value.append(item)
     serialized: bytes = example.SerializeToString(deterministic=True)
     return serialized
 
@@ -168,34 +171,41 @@ class RecordForm:
     image_key: str = ENCODED  # The feature with the encoded image.
     label_key: str = LABEL
     image_format: str = "jpeg"  # Of all images; or "png".
+    # Whether each image has any number of labels, rather than one class.
+    multi_label: bool = False
 
-    def label_and_image(self, features: Features) -> tuple[int, bytes]:
-        """Returns the class index and the encoded image of a record.
+    def labels_and_image(self, features: Features) -> tuple[list[int], bytes]:
+        """Returns the class indices, mostly one, and the encoded image of a record.
 
         Raises ValueError if one of them is missing, no class has the label, or the
         first bytes of the image are not those of its format.
         """
-        label = integer_of(features, self.label_key)
+        if self.multi_label:
+            labels = list(map(int, _values(features, self.label_key, *_INTEGER)))
+        else:
+            labels = [integer_of(features, self.label_key)]
         last_label = self.first_label + len(self.class_names) - 1
-        if not self.first_label <= label <= last_label:
-            raise ValueError(
-                f"its label is {label:,}; expected {self.first_label} to {last_label:,}"
-            )
+        for label in labels:
+            if not self.first_label <= label <= last_label:
+                raise ValueError(
+                    f"its label is {label:,}; expected {self.first_label} to"
+                    f" {last_label:,}"
+                )
         encoded = bytes_of(features, self.image_key)
         image_format = image_format_of(encoded).upper()
         if image_format != (expected := self.image_format.upper()):
             raise ValueError(f"its image is a {image_format} file; expected {expected}")
-        return label - self.first_label, encoded
+        return [label - self.first_label for label in labels], encoded
 
 
 def integer_of(features: Features, name: str) -> int:
     """Returns the value of a feature; raises ValueError if it isn't one integer."""
-    return int(_only_value(features, name, "int64_list", "an integer"))
+    return int(_only_value(features, name, *_INTEGER))
 
 
 def bytes_of(features: Features, name: str) -> bytes:
     """Returns the value of a feature; raises ValueError if it isn't one bytes value."""
-    return bytes(_only_value(features, name, "bytes_list", "a string of bytes"))
+    return bytes(_only_value(features, name, *_BYTES))
 
 
 def text_of(features: Features, name: str) -> str:
@@ -203,7 +213,18 @@ def text_of(features: Features, name: str) -> str:
     return bytes_of(features, name).decode("utf-8", "surrogateescape")
 
 
-def class_name_of(features: Features, name: str = SYNSET) -> str:
+def class_names_of(features: Features) -> list[str]:
+    """Returns the class names in the records of the converter; none if they lack them.
+
+    An empty name is none.
+    """
+    if SYNSET not in features:
+        return []
+    names = (bytes(value) for value in _values(features, SYNSET, *_BYTES))
+    return [normalized(n.decode("utf-8", "surrogateescape")) for n in names if n]
+
+
+def class_name_of(features: Features, name: str) -> str:
     """Returns the class name in a feature, or an empty one if there is none."""
     return normalized(text_of(features, name)) if name in features else ""
 
@@ -219,15 +240,19 @@ def image_format_of(encoded: bytes) -> str:
 
 
 def _only_value(features: Features, name: str, kind: str, description: str) -> Any:
+    values = _values(features, name, kind, description)
+    if len(values) != 1:
+        raise ValueError(f"its feature {name} has {len(values)} values; expected one")
+    return values[0]
+
+
+def _values(features: Features, name: str, kind: str, description: str) -> Any:
     feature = features.get(name)
     if feature is None:
         raise ValueError(f"it has no feature {name}")
     if feature.WhichOneof("kind") not in (kind, None):
         raise ValueError(f"its feature {name} is not {description}")
-    values = getattr(feature, kind).value
-    if len(values) != 1:
-        raise ValueError(f"its feature {name} has {len(values)} values; expected one")
-    return values[0]
+    return getattr(feature, kind).value
 
 
 @functools.cache

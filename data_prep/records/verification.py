@@ -7,12 +7,11 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-import numpy as np
 import numpy.typing as npt
 
 from data_prep import worker_processes
 from data_prep.images import image_encoding
-from data_prep.records import in_place, manifest, tf_example, tfrecord
+from data_prep.records import in_place, labels, manifest, tf_example, tfrecord
 from data_prep.records.manifest import Manifest, RecordSet, Shard
 from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from resnet.base import regular_file
@@ -41,7 +40,6 @@ class Problem:
 class _Job:
     """One shard to read, with its entry in the manifest, which has no splits here."""
 
-    split_name: str
     path: str
     shard: Shard
     index: npt.NDArray[Any] | None  # The part of the shard; None if unknown.
@@ -55,17 +53,15 @@ def verify(
 
     The records are found by their offsets, so that one corrupt record doesn't hide the
     next. The checks are: file sizes; both checksums of each record; no gap and no
-    overlap between records; label, class name, start and end of the image; the number
-    of examples of each class; and, for a file without any other problem, the SHA-256.
+    overlap between records; labels as in the index, class names, start and end of the
+    image; and, for a file without any other problem, the SHA-256.
 
     `report_records` is called with the number of records of each shard that was read.
     """
     contents = record_set.manifest
     problems: list[Problem] = []
     jobs: list[_Job] = []
-    counts = {}
-    for name, split in contents.splits.items():
-        counts[name] = np.zeros(len(contents.class_names), np.int64)
+    for split in contents.splits.values():
         index = None
         try:
             index = manifest.read_index(record_set, split)
@@ -76,7 +72,6 @@ def verify(
         for number, shard in enumerate(split.shards):
             jobs.append(
                 _Job(
-                    split_name=name,
                     path=str(record_set.records_dir / shard.path),
                     shard=shard,
                     index=None if index is None else index[shard_of_example == number],
@@ -84,15 +79,12 @@ def verify(
                 )
             )
 
-    def take(result: tuple[_Job, list[Problem], npt.NDArray[np.int64]]) -> None:
-        job, problems_of_shard, label_counts = result
+    def take(result: tuple[_Job, list[Problem]]) -> None:
+        job, problems_of_shard = result
         problems.extend(problems_of_shard)
-        counts[job.split_name] += label_counts
         report_records(job.shard.num_records)
 
     worker_processes.run(_check_shard, jobs, min(num_processes, len(jobs)), take)
-    if not problems:  # The counts of a corrupt set would differ anyway.
-        problems += _wrong_label_counts(record_set, counts)
 
     def place(problem: Problem) -> tuple[str, int]:
         return problem.path, -1 if problem.offset is None else problem.offset
@@ -100,39 +92,22 @@ def verify(
     return sorted(problems, key=place)
 
 
-def _wrong_label_counts(
-    record_set: RecordSet, counts: dict[str, npt.NDArray[np.int64]]
-) -> Iterator[Problem]:
-    contents = record_set.manifest
-    for name, split in contents.splits.items():
-        wrong = np.flatnonzero(counts[name] != split.label_counts)
-        if len(wrong):
-            label = int(wrong[0])
-            what = (
-                f"it states {split.label_counts[label]:,} {name} examples of class"
-                f" {contents.class_names[label]!r}, the records contain"
-                f" {counts[name][label]:,}; {len(wrong):,} classes differ"
-            )
-            yield Problem(str(record_set.index_dir / manifest.FILE_NAME), None, what)
-
-
-def _check_shard(job: _Job) -> tuple[_Job, list[Problem], npt.NDArray[np.int64]]:
-    """Returns a shard's problems and label counts; runs in a worker process."""
-    counts = np.zeros(len(job.contents.class_names), np.int64)
+def _check_shard(job: _Job) -> tuple[_Job, list[Problem]]:
+    """Returns a shard's problems; runs in a worker process."""
     problems: list[Problem] = []
 
     def note(what: str, offset: int | None = None) -> None:
         problems.append(Problem(job.path, offset, what))
 
     if job.contents.images_dir:
-        _check_images(job, note, counts)
-        return job, problems, counts
+        _check_images(job, note)
+        return job, problems
     try:
         with regular_file.open_regular(job.path) as file:
             num_bytes = os.fstat(file.fileno()).st_size
             if num_bytes != job.shard.num_bytes:
                 note(f"it has {num_bytes:,} bytes; expected {job.shard.num_bytes:,}")
-            digest = _check_records(job, file, note, counts)
+            digest = _check_records(job, file, note)
     except OSError as error:
         note(f"it can't be read ({error.strerror})")
     else:
@@ -145,14 +120,10 @@ def _check_shard(job: _Job) -> tuple[_Job, list[Problem], npt.NDArray[np.int64]]
     if num_more > 0:
         what = f"{num_more:,} more of its records are corrupt"
         problems[_MAX_PROBLEMS_PER_FILE:] = [Problem(job.path, None, what, num_more)]
-    return job, problems, counts
+    return job, problems
 
 
-def _check_images(
-    job: _Job,
-    note: Callable[[str, int | None], None],
-    counts: npt.NDArray[np.int64],
-) -> None:
+def _check_images(job: _Job, note: Callable[[str, int | None], None]) -> None:
     """Checks the images in place of a shard: their bytes and their ends."""
     for entry in () if job.index is None else job.index:
         try:
@@ -160,19 +131,15 @@ def _check_images(
             _check_end(job.contents, encoded)
         except (OSError, ValueError) as error:
             note(f"{in_place.name_of(entry)}: {error}", int(entry["offset"]))
-        else:
-            counts[entry["class_index"]] += 1
 
 
 def _check_records(
-    job: _Job,
-    file: BinaryIO,
-    note: Callable[[str, int | None], None],
-    counts: npt.NDArray[np.int64],
+    job: _Job, file: BinaryIO, note: Callable[[str, int | None], None]
 ) -> str:
     """Checks all records of a shard and returns the SHA-256 of their bytes."""
     digest = hashlib.sha256()
     num_bytes = os.fstat(file.fileno()).st_size
+    expected_labels: list[tuple[int, ...]] | None = None
     if job.index is None:
         bounds = [*_follow_lengths(file), num_bytes]
         if (num_records := len(bounds) - 1) != job.shard.num_records:
@@ -180,7 +147,8 @@ def _check_records(
             note(f"it has {num_records:,} records; {expected}", None)
     else:
         bounds = [*job.index["offset"].tolist(), job.shard.num_bytes]
-    for offset, end in itertools.pairwise(bounds):
+        expected_labels = labels.indices_of(manifest.labels_of(job.index))
+    for number, (offset, end) in enumerate(itertools.pairwise(bounds)):
         length = max(0, min(end, num_bytes) - offset)
         if length > _MAX_RECORD_BYTES:
             what = f"it is {length:,} bytes long; at most {_MAX_RECORD_BYTES:,}"
@@ -190,7 +158,12 @@ def _check_records(
         record = file.read(length)
         digest.update(record)
         try:
-            counts[_check_record(job.contents, record)] += 1
+            of_record = _check_record(job.contents, record)
+            if expected_labels and expected_labels[number] != of_record:
+                raise ValueError(
+                    f"it has the classes {of_record}, and {expected_labels[number]} in"
+                    " the index"
+                )
         except ValueError as error:
             note(str(error), offset)
         if not record:
@@ -212,8 +185,8 @@ def _follow_lengths(file: BinaryIO) -> Iterator[int]:
         offset += HEADER_BYTES + length + FOOTER_BYTES
 
 
-def _check_record(contents: Manifest, record: bytes) -> int:
-    """Returns the class of a good record, the bytes up to the next one's offset.
+def _check_record(contents: Manifest, record: bytes) -> tuple[int, ...]:
+    """Returns the classes of a good record, the bytes up to the next one's offset.
 
     Raises ValueError if the record is corrupt or not as expected.
     """
@@ -225,17 +198,17 @@ def _check_record(contents: Manifest, record: bytes) -> int:
             f" {len(record):,} bytes"
         )
     features = tf_example.parse_example(data)
-    class_index, encoded = contents.label_and_image(features)
-    if tf_example.SYNSET in features and features[tf_example.SYNSET].bytes_list.value:
-        name = tf_example.class_name_of(features)
-        if name and name != contents.class_names[class_index]:
-            raise ValueError(
-                f"its class is {name!r}, but its label"
-                f" {contents.first_label + class_index:,} is that of"
-                f" {contents.class_names[class_index]!r}"
-            )
+    classes, encoded = contents.labels_and_image(features)
+    names = tf_example.class_names_of(features)
+    known = [contents.class_names[index] for index in classes]
+    if names and names != known:
+        numbers = (str(contents.first_label + index) for index in classes)
+        raise ValueError(
+            f"its class is {', '.join(map(repr, names))}, but its label"
+            f" {', '.join(numbers)} is that of {', '.join(map(repr, known))}"
+        )
     _check_end(contents, encoded)
-    return class_index
+    return tuple(classes)
 
 
 def _check_end(contents: Manifest, encoded: bytes) -> None:

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from data_prep.images import image_encoding
-from data_prep.records import tf_example, tfrecord
+from data_prep.records import labels, tf_example, tfrecord
+from data_prep.records.labels import Labels
 from resnet.base.errors import UserError
 
 # The encoding of file names, independent of the locale.
@@ -37,7 +38,7 @@ class SourceImage:
 
     path: str  # Of the image file, or of the archive or record file with the image.
     filename: str  # File name of the image without the folder.
-    class_name: str  # Synset or name of the class folder.
+    class_name: str  # Synset or name of the class folder; empty if it has labels.
     offset: int = 0  # Byte offset of the image or its record in the file.
     num_bytes: int | None = None  # Of the span or the record; None for an image file.
     image_key: str | None = None  # The record's feature; None if it isn't in a record.
@@ -120,6 +121,9 @@ class ImageList:
     rows: npt.NDArray[Any]  # `[num_images]` of `_ROW`, which has indices and ends.
     image_key: str | None  # That of all images.
     pixels: npt.NDArray[np.uint8] | None = None  # `[num_images, num_bytes]`.
+    # Of images that may have several, `[num_images, num_labels]`; None if each has one
+    # class.
+    several_labels: npt.NDArray[np.uint8] | None = None
 
     @classmethod
     def of(
@@ -147,6 +151,16 @@ class ImageList:
         """Index into `class_names` of each image, `[num_images]`."""
         return self.rows["class_index"]
 
+    @property
+    def labels(self) -> Labels:
+        """The labels of the images."""
+        several = self.several_labels
+        return self.class_indices if several is None else several
+
+    def label_counts(self) -> npt.NDArray[np.int64]:
+        """Returns the number of images that have each label."""
+        return labels.counts(self.labels, len(self.class_names))
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -160,12 +174,15 @@ class ImageList:
         return SourceImage(
             path=os.path.join(path, filename) if is_file else path,
             filename=filename,
-            class_name=self.class_names[class_index],
+            class_name=self._class_name(class_index),
             offset=offset,
             num_bytes=None if is_file else num_bytes,
             image_key=self.image_key,
             pixels=None if self.pixels is None else self.pixels[index].tobytes(),
         )
+
+    def _class_name(self, index: int) -> str:
+        return self.class_names[index] if self.several_labels is None else ""
 
     def __iter__(self) -> Iterator[SourceImage]:
         return (self[index] for index in range(len(self)))
@@ -182,15 +199,20 @@ class ImageList:
             rows=rows,
             filenames=b"".join(self.filenames[start:end] for start, end in spans),
             pixels=None if self.pixels is None else self.pixels[indices],
+            several_labels=None
+            if self.several_labels is None
+            else self.labels[indices],
         )
 
     def order(self, seed: int, split: str) -> npt.NDArray[np.int64]:
         """Returns a deterministic pseudorandom order, a permutation `[num_images]`.
 
-        The images are sorted by the SHA-256 of "seed/split/class/file name": no path
-        and no other image changes the order.
+        The images are sorted by the SHA-256 of "seed/split/class/file name", with no
+        class if they may have several labels: no path and no other image changes the
+        order.
         """
-        prefixes = [_encode(f"{seed}/{split}/{name}/") for name in self.class_names]
+        names = map(self._class_name, range(len(self.class_names)))
+        prefixes = [_encode(f"{seed}/{split}/{name}/") for name in names]
         keys = np.empty((len(self), 2), np.uint64)
         start = 0
         for first in range(0, len(self), _CHUNK):
@@ -232,7 +254,7 @@ class ImageList:
         It doesn't depend on the path of the folder or archive.
         """
         digest = hashlib.sha256(json.dumps(self.class_names).encode())
-        digest.update(self.class_indices.astype("<i4").tobytes())
+        digest.update(self.labels.astype("<i4").tobytes())
         digest.update(self.filenames)
         for name in ("filename_end", "offset", "num_bytes"):
             digest.update(self.rows[name].astype("<i8").tobytes())
@@ -255,6 +277,11 @@ class Source:
     warnings: tuple[str, ...] = ()  # To show to the user.
     # Of each training image, if known: images of one aren't to be divided.
     groups: tuple[str, ...] = ()
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether each image has any number of labels, rather than one class."""
+        return any(s.several_labels is not None for s in self.splits.values())
 
 
 def missing_images(splits: dict[str, ImageList], expected: dict[str, int]) -> list[str]:

@@ -4,19 +4,24 @@ path,label,split
 cats/1.jpg,cat,train
 
 {"path": "cats/1.jpg", "label": "cat", "split": "train"}
+
+With several labels an image they are a list in JSON lines, and else divided by | or ;.
 """
 
 import csv
+import dataclasses
 import io
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from data_prep.records import labels
 from data_prep.records.manifest import TRAIN
 from data_prep.sources import folders, imagenet_labels
-from data_prep.sources.image_list import ImageList, Source
+from data_prep.sources.image_list import Entry, ImageList, Source
 from resnet.base import regular_file
 from resnet.base.errors import UserError
 from resnet.base.names import normalized
@@ -31,11 +36,13 @@ _JSON_LINES = (".jsonl", ".ndjson")
 _DELIMITERS = (",", "\t", ";")  # The last one is what spreadsheets write in Europe.
 _MAX_BYTES = 2**31
 
+_Cell = str | list[str] | None  # None for a value of another type.
+
 
 class _Row(NamedTuple):
     line: int  # Its last line in the file, from 1.
     path: str  # Of the image, relative to the folder of all.
-    label: str
+    labels: tuple[str, ...]  # One, unless an image may have several.
     split: str = TRAIN  # As in the table, in lower case.
     group: str = ""  # Of which all images are on the same side; empty without any.
 
@@ -45,24 +52,26 @@ def read(
     root: pathlib.Path,
     validation_split: str | None = None,
     group_column: str | None = None,
+    multi_label: bool = False,
 ) -> Source:
     """Returns the images of the rows, whose paths are relative to `root`, by class.
 
+    With `multi_label` each has any number of labels, which are then in order of names.
     Without a column for the split, all are for training. Raises UserError, with the
     number of the line, if a row isn't as expected.
     """
     rows: dict[str, _Row] = {}
     missing: list[_Row] = []
-    for row in _rows(table, group_column):
+    for row in _rows(table, group_column, multi_label):
         first = rows.setdefault(row.path, row)
         if row is first and not os.path.isfile(root / row.path):
             missing.append(row)
         if row[2:] != first[2:]:
             raise UserError(
                 f"each image in {table} must have one class, split and group; line"
-                f" {row.line} names {row.path!r} as {row.label!r} ({_place(row)}), line"
-                f" {first.line} as {first.label!r} ({_place(first)}). Remove one of"
-                " them."
+                f" {row.line} names {row.path!r} as {_place(row)}, line {first.line} as"
+                f" {_place(first)}. Remove one of them, or give --multi_label for"
+                " several labels in one row."
             )
     if missing or not rows:
         line, path = missing[0][:2] if missing else (1, "nothing else")
@@ -80,12 +89,16 @@ def read(
                 f"line {line} of {table} must name a split, such as train, validation"
                 f" or that of --validation_split; it names {name!r}"
             )
-    by_class = sorted(rows.values(), key=lambda row: (row.label, row.path))
+    by_class = sorted(rows.values(), key=lambda row: (row.labels, row.path))
     splits: dict[str, ImageList] = {}
     class_names: tuple[str, ...] = ()
     for split, name in chosen.items():
-        entries = [(row.label, root, row.path) for row in by_class if row.split == name]
-        splits[split] = folders.list_images(table, entries, class_names)
+        of_split = [row for row in by_class if row.split == name]
+        if multi_label:
+            splits[split] = _with_labels(table, root, of_split, class_names)
+        else:
+            entries = [(row.labels[0], root, row.path) for row in of_split]
+            splits[split] = folders.list_images(table, entries, class_names)
         class_names = splits[split].class_names
     groups = [row.group for row in by_class if row.split == chosen.get(TRAIN)]
     num_left = len(rows) - sum(map(len, splits.values()))
@@ -97,6 +110,7 @@ def read(
             "raw_data_dir": str(root),
             "labels": str(table),
             **({"group_column": group_column} if group_column else {}),
+            **({"multi_label": True} if multi_label else {}),
         },
         groups=tuple(groups) if group_column else (),
         warnings=(f"rows of other splits, left out: {num_left:,}",) * (num_left > 0),
@@ -104,10 +118,37 @@ def read(
 
 
 def _place(row: _Row) -> str:
-    return f"{row.split}, {row.group}" if row.group else row.split
+    names = ", ".join(map(repr, row.labels)) or "no label"
+    return f"{names} ({', '.join(filter(None, (row.split, row.group)))})"
 
 
-def _rows(table: pathlib.Path, group_column: str | None) -> Iterator[_Row]:
+def _with_labels(
+    table: pathlib.Path,
+    root: pathlib.Path,
+    rows: Sequence[_Row],
+    known: tuple[str, ...],
+) -> ImageList:
+    """Returns images with labels; no known ones stand for theirs, in order of names."""
+    names = known or tuple(sorted({name for row in rows for name in row.labels}))
+    indices = {name: index for index, name in enumerate(names)}
+    for row in rows:
+        if unknown := set(row.labels) - set(names):
+            raise UserError(
+                f"each label in {table} must have images for training;"
+                f" {min(unknown)!r} in line {row.line} has none"
+            )
+    if not names:
+        raise UserError(f"{table} must name labels; all images have none")
+    entries = (Entry(str(root), row.path, 0) for row in rows)
+    lists = [[indices[name] for name in row.labels] for row in rows]
+    images = ImageList.of(names, entries)
+    several = labels.multi_hot(lists, len(names))
+    return dataclasses.replace(images, several_labels=several)
+
+
+def _rows(
+    table: pathlib.Path, group_column: str | None, multi_label: bool
+) -> Iterator[_Row]:
     """Yields the rows of a table; each is by itself as expected."""
     try:
         text = regular_file.read_bytes(table, _MAX_BYTES).decode("utf-8-sig")
@@ -117,27 +158,43 @@ def _rows(table: pathlib.Path, group_column: str | None) -> Iterator[_Row]:
         ) from error
     is_json = table.suffix.lower() in _JSON_LINES
     lines = (_json_lines if is_json else _separated_lines)(table, text)
-    _, header = next(lines)
+    header = list(map(str, next(lines)[1]))
     columns = _columns(table, header)
     if group_column:
         columns.append(_group_column(table, header, group_column))
     for number, cells in lines:
-        values = [cells[index].strip() for index in columns]
-        if "" in values:
-            name = header[columns[values.index("")]]
+        values = [cells[index] for index in columns]
+        names = _labels_in(values[1]) if multi_label else None
+        texts = [value.strip() if isinstance(value, str) else "" for value in values]
+        if names is not None:
+            texts[1] = "several"
+        if "" in texts:
+            wrong = texts.index("")
+            is_list = isinstance(values[wrong], list)
             raise UserError(
-                f"line {number} of {table} must have a value as {name!r}, text or a"
-                " whole number"
+                f"line {number} of {table} must have a value as"
+                f" {header[columns[wrong]]!r}, text or a whole number"
+                + ", or as label a list of these with --multi_label"
+                * is_list
             )
-        group = values.pop() if group_column else ""
-        path, label, split = (*values, TRAIN)[:3]
-        path, label = os.path.normpath(path), normalized(label)
-        yield _Row(number, path, label, split.lower(), group)
+        group = texts.pop() if group_column else ""
+        path, label, split = (*texts, TRAIN)[:3]
+        path = os.path.normpath(path)
+        names = (label,) if names is None else names
+        of_image = tuple(sorted(set(map(normalized, names))))
+        yield _Row(number, path, of_image, split.lower(), group)
+
+
+def _labels_in(cell: _Cell) -> Sequence[str] | None:
+    """Returns the labels in a cell, maybe none; None if it holds none of the forms."""
+    if isinstance(cell, str):
+        cell = re.split(r"[|;]", cell)
+    return cell and list(filter(None, map(str.strip, cell)))
 
 
 def _separated_lines(
     table: pathlib.Path, text: str
-) -> Iterator[tuple[int, Sequence[str]]]:
+) -> Iterator[tuple[int, Sequence[_Cell]]]:
     """Yields the number and the cells of each line, as many as in the first one."""
     first_line = text.split("\n", 1)[0]
     delimiter = max(_DELIMITERS, key=first_line.count)
@@ -162,7 +219,9 @@ def _separated_lines(
         raise UserError(f"line {reader.line_num} of {table}: {error}") from error
 
 
-def _json_lines(table: pathlib.Path, text: str) -> Iterator[tuple[int, Sequence[str]]]:
+def _json_lines(
+    table: pathlib.Path, text: str
+) -> Iterator[tuple[int, Sequence[_Cell]]]:
     """Yields the keys of all objects, and the number and the values of each line."""
     rows: list[tuple[int, dict[str, Any]]] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -179,8 +238,13 @@ def _json_lines(table: pathlib.Path, text: str) -> Iterator[tuple[int, Sequence[
     header = list(dict.fromkeys(key for _, row in rows for key in row))
     yield 1, header
     for number, row in rows:
-        values = [row.get(key) for key in header]
-        yield number, [str(v) if type(v) in (str, int) else "" for v in values]
+        yield number, [_cell(row.get(key)) for key in header]
+
+
+def _cell(value: Any) -> _Cell:
+    if isinstance(value, list):
+        return list(map(str, value)) if {*map(type, value)} <= {str, int} else None
+    return str(value) if type(value) in (str, int) else None
 
 
 def _columns(table: pathlib.Path, header: Sequence[str]) -> list[int]:

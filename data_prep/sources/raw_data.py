@@ -26,19 +26,23 @@ def open_raw_data(
     validation_split: str | None = None,
     labels: str | None = None,
     group_column: str | None = None,
+    multi_label: bool = False,
 ) -> Source:
     """Returns the images of a folder without reading them, except those of CIFAR-10.
 
     `labels` is a table of them, whose folder is the default; its `group_column` tells
-    which images are of one patient, part or the like. Otherwise a warning names
-    what lies beside them. Raises UserError if there are none or several kinds of
-    sources, or if their content is unexpected.
+    which images are of one patient, part or the like, `multi_label` that an image may
+    have several labels. Otherwise a warning names what lies beside them. Raises
+    UserError if there are none or several kinds of sources, or if their content is
+    unexpected.
     """
     if labels:
         table = pathlib.Path(os.path.abspath(labels))
         folder = os.path.abspath(raw_data_dir or table.parent)
         root = pathlib.Path(folder)
-        return label_table.read(table, root, validation_split, group_column)
+        return label_table.read(
+            table, root, validation_split, group_column, multi_label
+        )
     assert raw_data_dir  # noqa: S101 - One of both is set.
     root = pathlib.Path(os.path.abspath(raw_data_dir))
     if not root.is_dir():

@@ -159,7 +159,6 @@ def measure_starts(record_set: RecordSet, rounds: int) -> None:
             shard=shard,
             phases=[phase],
             local_batch_size=BATCH_SIZE,
-            num_classes=len(record_set.manifest.class_names),
             num_parallel_calls=1,
         )
         next(batches.train_batches(reading, step))

@@ -247,7 +247,6 @@ def random_order(
         shard=shard,
         phases=[phase],
         local_batch_size=BATCH_SIZE,
-        num_classes=len(records.class_names),
         num_parallel_calls=1,
     )
     return batches.train_batches(reading)

@@ -26,6 +26,7 @@ BEST_METRICS = {
     "top1": "top-1",
     "balanced_accuracy": "balanced accuracy",
     "macro_f1": "macro F1",
+    "mean_average_precision": "mAP",
 }
 _SHOWN_CHARACTERS = 60  # Longest value that an error quotes.
 _SHOWN_DIFFERENCES = 3
@@ -48,6 +49,8 @@ class Config(TrainingSettings):
     recipe: str
     num_classes: int
     class_names: tuple[str, ...]  # In the order of the labels.
+    # Whether an image has any number of these as labels, rather than one of them.
+    multi_label: bool = False
     num_train_examples: int
     phases: tuple[Phase, ...]
     # The digests of what the run reads (`manifest.Split.records_sha256` and
@@ -152,7 +155,7 @@ class Config(TrainingSettings):
     best_metric: str = changeable_setting(
         "top1",
         "The metric on the validation images by which a checkpoint is the best, one of"
-        " {names}.",
+        " {names}; the last is that of several labels an image.",
         elsewhere="eval_metric monitor metric_for_best_model",
         names=tuple(BEST_METRICS),
     )
@@ -300,6 +303,13 @@ class Config(TrainingSettings):
         """
         done = step - phases.first_step(self.phases, self.first_phase)
         return min(self.ema_decay, (1 + done) / (10 + done))
+
+
+def main_metric(config: Config | None) -> tuple[str, str]:
+    """Returns the metric that tells most of a run, and how texts call it."""
+    is_multi_label = config is not None and config.multi_label
+    metric = "mean_average_precision" if is_multi_label else "top1"
+    return metric, BEST_METRICS[metric]
 
 
 def save_config(config: Config) -> None:

@@ -132,7 +132,8 @@ def _facts(
     yield "recipe", f"{recipe.name}, from {recipe.source}"
     yield "published", recipe.published
     yield "network", _network(config)
-    yield "examples", f"{config.num_train_examples:,}"
+    several = f", several labels an image, {config.num_classes:,} in all"
+    yield "examples", f"{config.num_train_examples:,}{several * config.multi_label}"
     yield "global batch", batch
     yield "length", length
     yield "optimizer", _optimizer(config)
@@ -241,7 +242,7 @@ def _checkpoints(derived: Derived) -> str:
     if every.unit != "minute":
         text += f" (after {_first_and_last(derived, every)} steps)"
     best = "the best"
-    if config.best_metric != "top1":
+    if config.best_metric != "top1" and not config.multi_label:
         best = f"that of the highest {BEST_METRICS[config.best_metric]}"
     text += f"; kept are the newest {config.keep_checkpoints}, {best}, and "
     ends = [

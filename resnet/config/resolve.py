@@ -75,6 +75,10 @@ _TRIAL = (
     "To run only the first steps of the recipe, unchanged, give --stop_after_steps"
     " instead of --train_steps."
 )
+_OF_SEVERAL_LABELS = {
+    "loss": "binary_cross_entropy",
+    "best_metric": "mean_average_precision",
+}
 # All that can be overridden, in the order of the flags.
 OVERRIDABLE = (ScheduleOverrides, TrainingSettings, PhaseSettings, Config)
 
@@ -84,10 +88,12 @@ def resolve(
     overrides: Mapping[str, Any],
     num_train_examples: int,
     class_names: tuple[str, ...],
+    multi_label: bool = False,
 ) -> Config:
     """Returns the settings of a run: the recipe's, but for overrides other than None.
 
-    Without class names, there are as many classes as in the recipe's data set. A
+    Without class names, there are as many classes as in the recipe's data set. With
+    several labels an image (`multi_label`), the loss is binary cross-entropy. A
     setting that isn't in `OVERRIDABLE` is a TypeError, and one that is out of its range
     or contradicts another one a UserError.
     """
@@ -97,6 +103,8 @@ def resolve(
     problems = settings.validate_overrides(overrides, *OVERRIDABLE)
     if problems := problems + rules.problems_of_overrides(recipe, overrides):
         raise UserError(" ".join(problems))
+    if multi_label:
+        overrides = _OF_SEVERAL_LABELS | overrides
     names = {field.name for field in dataclasses.fields(Config)} - {"phases"}
     values = {**vars(recipe), **overrides}
     values = {name: values[name] for name in names & set(values)}
@@ -105,6 +113,7 @@ def resolve(
         num_train_examples=num_train_examples,
         class_names=class_names,
         num_classes=len(class_names) or recipe.num_classes,
+        multi_label=multi_label,
         phases=phases_in_steps(
             recipe, overrides, values["global_batch_size"], num_train_examples
         ),

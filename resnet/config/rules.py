@@ -155,7 +155,18 @@ RULES = (
         "is_local shard_by=file",
         "a rank needs the weights and the records of another one to audit it",
     ),
-    Needs("eval_every stop_at best_metric", "mode=train_and_eval"),
+    Excludes(
+        "multi_label",
+        "loss=cross_entropy sampling class_weights eval_views"
+        " best_metric=top1|balanced_accuracy|macro_f1",
+        "that is for images of one class",
+    ),
+    Excludes("multi_label", "sync_mode=async", "its workers evaluate classes only"),
+    Needs("best_metric=mean_average_precision", "multi_label"),
+    Needs(
+        "eval_every stop_at best_metric=balanced_accuracy|macro_f1",
+        "mode=train_and_eval",
+    ),
     Needs("stop_at", "eval_every", "else nothing is evaluated before the end"),
 )
 PHASE_SETTINGS = tuple(settings.declarations(PhaseSettings))
@@ -171,6 +182,15 @@ _DEFAULTS = {
         for kind in (Phase, Config)
         for field in dataclasses.fields(kind)
     },
+}
+# What sentences call settings that follow from others or from the data set, where they
+# are needed and where they are refused.
+_WITHOUT_FLAG = {
+    "is_local": (
+        "--sync_every above 1 or --qsr_coefficient",
+        "--sync_every and --qsr_coefficient",
+    ),
+    "multi_label": ("a data set with several labels an image",) * 2,
 }
 
 
@@ -188,8 +208,8 @@ class _Term(NamedTuple):
 
     def needed(self) -> str:
         """Returns the term as a sentence names it that asks for it."""
-        if self.name == "is_local":
-            return "--sync_every above 1 or --qsr_coefficient"
+        if self.name in _WITHOUT_FLAG:
+            return _WITHOUT_FLAG[self.name][0]
         flag = _flag(self.name)
         if len(self.values) > 3:
             return f"a {flag} among {', '.join(self.values)}"
@@ -197,8 +217,8 @@ class _Term(NamedTuple):
 
     def refused(self, values: dict[str, Any]) -> str:
         """Returns the term as a sentence names it that refuses its value."""
-        if self.name == "is_local":
-            return "--sync_every and --qsr_coefficient"
+        if self.name in _WITHOUT_FLAG:
+            return _WITHOUT_FLAG[self.name][1]
         flag, value = _flag(self.name), values[self.name]
         if flag == self.name:  # It is from a recipe.
             source = f"the recipe {values['recipe']}"

@@ -31,7 +31,6 @@ def train_batches(reading: Reading, start_step: int = 0) -> "Batches":
         functools.partial(_examples_of, reading),
         CorruptRecords(shard.records, reading.on_bad_record),
         start_step * reading.accumulation_steps,
-        reading.num_classes,
     )
 
 
@@ -58,7 +57,6 @@ def chosen_batches(reading: Reading, rank: int, chosen: np.ndarray) -> "Batches"
         lambda number: _examples_of(reading, int(chosen[number])),
         CorruptRecords(shard.records, reading.on_bad_record),
         0,
-        reading.num_classes,
     )
 
 
@@ -93,7 +91,6 @@ def eval_batches(
         examples_of_batch,
         corrupt_records,
         start_batch=0,
-        num_classes=config.num_classes,
         num_examples=end - first,
     )
 
@@ -124,7 +121,6 @@ class Batches(Iterator[Batch]):
         examples_of_batch: Callable[[int], np.ndarray],
         corrupt_records: CorruptRecords,
         start_batch: int,
-        num_classes: int,
         num_examples: int | None = None,
     ) -> None:
         """Starts reading at a batch.
@@ -138,7 +134,6 @@ class Batches(Iterator[Batch]):
         self._examples_of_batch = examples_of_batch
         self._corrupt_records = corrupt_records
         self._first = self._next = start_batch
-        self._num_classes = num_classes
         self._num_examples = num_examples
         self._failed: int | None = None  # The last batch that failed without a reason.
         self._iterator = self._start()
@@ -152,14 +147,8 @@ class Batches(Iterator[Batch]):
         while True:
             try:
                 batch = next(self._iterator)
-                labels = batch.labels.numpy()
-                if labels.min() < 0 or labels.max() >= self._num_classes:
-                    raise _LabelOutOfRange(
-                        f"labels must be from 0 to {self._num_classes - 1}; they are"
-                        f" {labels.tolist()}"
-                    )
             # A UnicodeDecodeError is an OpError whose message quotes a corrupt record.
-            except (tf.errors.OpError, UnicodeDecodeError, _LabelOutOfRange) as error:
+            except (tf.errors.OpError, UnicodeDecodeError) as error:
                 if not self._detect_corrupt_records():
                     if self._failed == self._next:
                         raise
@@ -181,7 +170,3 @@ class Batches(Iterator[Batch]):
 
     def _start(self) -> Iterator[Batch]:
         return iter(self._make_dataset(self._next, self._corrupt_records.replacements))
-
-
-class _LabelOutOfRange(ValueError):
-    """A label without a class."""

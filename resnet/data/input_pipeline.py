@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from data_prep.records import tf_example
 from resnet.config import phases
 from resnet.config.config import Config
 from resnet.config.phases import Phase
@@ -31,9 +32,10 @@ class ToRead(NamedTuple):
     mask: tf.Tensor  # `[size]` bool; False where an example pads or replaces another.
     seeds: tf.Tensor  # Of their augmentation, `[size, 2]` int64.
     flips: tf.Tensor  # `[size]` bool; whether each is flipped if flips alternate.
+    labels: tf.Tensor  # As in `Batch`.
     paths: tf.Tensor  # Of their files, `[size]` string.
-    # Their offsets in bytes and their classes in the set and, of images in place, their
-    # bytes and checksums: `[size, 2]` or `[size, 4]` int64.
+    # Their offsets in bytes and, of images in place, their bytes and checksums:
+    # `[size, 1]` or `[size, 3]` int64.
     places: tf.Tensor
 
 
@@ -43,7 +45,9 @@ class Batch(NamedTuple):
     # `[batch, image_size, image_size, 3]` float32; for evaluation with five crops
     # `[batch, 5, image_size, image_size, 3]`.
     images: tf.Tensor
-    labels: tf.Tensor  # `[batch]` int32, from 0 if the data set is correct.
+    # The class of each example, `[batch]` int32, or which labels it has, `[batch,
+    # num_classes]` uint8 (`data_prep.records.labels`).
+    labels: tf.Tensor
     examples: tf.Tensor  # That were read, `[batch]` int64.
     # `[batch]` bool; False where an example replaces a corrupt one or pads the last
     # batch.
@@ -60,7 +64,6 @@ class Reading:
     shard: ExampleShard  # The examples, and the ranks that divide them.
     phases: Sequence[Phase]  # Of the run, whose last step has the last batch.
     local_batch_size: int  # The number of examples of one rank in one step.
-    num_classes: int  # Each label has to be below.
     num_parallel_calls: int  # The number of images decoded at the same time.
     seed: int = 0  # Of the order of the examples and of their augmentation.
     accumulation_steps: int = 1  # The number of micro-batches of a rank in each step.
@@ -81,14 +84,12 @@ class Reading:
         """Returns what one of all `num_ranks` ranks reads in a run."""
         classes = None
         if config.sampling != "natural":
-            labels = shard.records.index["class_index"]
-            classes = ClassOrder.of(labels, config.sampling)
+            classes = ClassOrder.of(shard.records.labels, config.sampling)
         return cls(
             classes=classes,
             shard=shard,
             phases=config.phases,
             local_batch_size=config.global_batch_size // num_ranks,
-            num_classes=config.num_classes,
             num_parallel_calls=num_parallel_calls,
             seed=config.seed,
             accumulation_steps=config.accumulation_steps,
@@ -181,7 +182,7 @@ def _batches_of_phase(
 
     @as_written
     def load(what: ToRead) -> Batch | tuple[Batch, tf.Tensor]:
-        original, label = _load_example(records, cache, what)
+        original = _load_image(records, cache, what)
         image = preprocessing.train_image(
             original,
             phase,
@@ -189,7 +190,7 @@ def _batches_of_phase(
             reading.normalization,
             what.flips if phase.flips == "alternating" else None,
         )
-        loaded = Batch(image, label, what.examples, what.mask, tf.ones([]))
+        loaded = Batch(image, what.labels, what.examples, what.mask, tf.ones([]))
         return (loaded, what.seeds) if is_mixed else loaded
 
     @as_written
@@ -298,14 +299,14 @@ def _evaluated(
 
     @as_written
     def load(what: ToRead) -> Batch:
-        original, label = _load_example(records, None, what)
+        original = _load_image(records, None, what)
         if num_crops == 1:
             image = preprocessing.eval_image(
                 original, size, fraction, config.eval_crop, normalization
             )
         else:
             image = preprocessing.five_crops(original, size, fraction, normalization)
-        return Batch(image, label, what.examples, what.mask, tf.ones([]))
+        return Batch(image, what.labels, what.examples, what.mask, tf.ones([]))
 
     return (
         examples.unbatch()
@@ -317,12 +318,12 @@ def _evaluated(
 
 def _locations(
     records: RecordFiles,
-) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """Returns a function from examples to the paths of their files and their places."""
+) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+    """Returns a function from examples to their labels, paths of files and places."""
     index = records.index
     paths, files = tf.constant(records.paths), tf.constant(records.file_of_example)
-    columns = ["offset", "class_index"]
-    columns += ["num_bytes", "crc32c"] * records.is_in_place
+    labels = tf.constant(records.labels)
+    columns = ["offset", *["num_bytes", "crc32c"] * records.is_in_place]
     places = tf.constant(
         np.stack([index[name] for name in columns], 1).astype(np.int64)
     )
@@ -330,37 +331,37 @@ def _locations(
     if records.is_in_place and index["name"].any():
         names = tf.constant(index["name"])
 
-    def of(example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def of(example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         path = tf.gather(paths, tf.gather(files, example))
         if names is not None:
             path = tf.strings.join([path, tf.gather(names, example)], "/")
-        return path, tf.gather(places, example)
+        return tf.gather(labels, example), path, tf.gather(places, example)
 
     return of
 
 
-def _load_example(
+def _load_image(
     records: RecordFiles, cache: "DecodedCache | None", what: ToRead
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns an example's image, as `preprocessing` takes it, and its int32 label."""
+) -> tf.Tensor:
+    """Returns an example's image, as `preprocessing` takes it."""
+    # The op reads one integer beside the image; the labels are those of the index.
+    integer_key = tf_example.WIDTH if records.multi_label else records.label_key
 
-    def read() -> tuple[tf.Tensor, tf.Tensor]:
+    def read() -> tf.Tensor:
         if records.is_in_place:
-            encoded = read_image(what.paths, tf.gather(what.places, [0, 2, 3]))
-            label = what.places[1]
+            encoded = read_image(what.paths, what.places)
         else:
-            encoded, label = read_example(
-                what.paths, what.places[0], records.image_key, records.label_key
+            encoded, _ = read_example(
+                what.paths, what.places[0], records.image_key, integer_key
             )
         original = decoding.original_of(encoded, records.image_format)
-        return original if cache is None else decoding.decoded(original), label
+        return original if cache is None else decoding.decoded(original)
 
-    original, label = read() if cache is None else cache.get(what.examples, read)
-    return original, records.classes_of(label)
+    return read() if cache is None else cache.get(what.examples, read)
 
 
 class DecodedCache:
-    """The images of one split with their labels, as many as the cache has room for."""
+    """The images of one split, as many as the cache has room for."""
 
     def __init__(self, megabytes: int) -> None:
         """Makes an empty cache for this rank, of units of 10**6 bytes."""
@@ -369,29 +370,22 @@ class DecodedCache:
         self._images = tf.lookup.experimental.MutableHashTable(
             tf.int64, tf.string, default_value=""
         )
-        self._labels = tf.lookup.experimental.MutableHashTable(
-            tf.int64, tf.int64, default_value=-1
-        )
 
-    def get(
-        self, example: tf.Tensor, load: Callable[[], tuple[tf.Tensor, tf.Tensor]]
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the image (`[height, width, 3]` uint8) and label of an example.
+    def get(self, example: tf.Tensor, load: Callable[[], tf.Tensor]) -> tf.Tensor:
+        """Returns the image of an example, `[height, width, 3]` uint8.
 
-        `load` returns both for an example that the cache doesn't hold. Functions of a
+        `load` returns that of an example that the cache doesn't hold. Functions of a
         dataset call this, in any number of threads.
         """
         cached = self._images.lookup(example)
 
-        def load_and_insert() -> tuple[tf.Tensor, tf.Tensor]:
-            image, label = load()
+        def load_and_insert() -> tf.Tensor:
+            image = load()
             serialized = tf.io.serialize_tensor(image)
             num_bytes = tf.cast(tf.strings.length(serialized), tf.int64)
 
             def insert() -> tf.Tensor:
-                # The label first: a thread that finds the image finds the label too.
-                with tf.control_dependencies([self._labels.insert(example, label)]):
-                    inserted = self._images.insert(example, serialized)
+                inserted = self._images.insert(example, serialized)
                 with tf.control_dependencies([inserted]):
                     return tf.identity(num_bytes)
 
@@ -403,11 +397,11 @@ class DecodedCache:
             reserved = self._num_bytes.assign_add(num_bytes)
             done = tf.cond(reserved <= self._max_bytes, insert, release)
             with tf.control_dependencies([done]):
-                return tf.identity(image), tf.identity(label)
+                return tf.identity(image)
 
-        def parse() -> tuple[tf.Tensor, tf.Tensor]:
+        def parse() -> tf.Tensor:
             image = tf.io.parse_tensor(cached, tf.uint8)
-            return tf.ensure_shape(image, (None, None, 3)), self._labels.lookup(example)
+            return tf.ensure_shape(image, (None, None, 3))
 
         return tf.cond(tf.strings.length(cached) > 0, parse, load_and_insert)
 

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from data_prep.records import in_place, manifest, tf_example, tfrecord
+from data_prep.records.labels import Labels
 from data_prep.records.manifest import RecordSet
 from data_prep.records.tf_example import RecordForm
 from resnet import native
@@ -25,8 +26,7 @@ class RecordFiles(RecordForm):
     file_of_example: np.ndarray  # The index of the file in `paths`, int32.
     index: np.ndarray  # Of the type of the set's index (`manifest.read_index`).
     number_of_example: np.ndarray  # In the whole split, int64.
-    # The class in the run of each class of the set, by its index; empty: the same.
-    class_indices: tuple[int, ...] = ()
+    labels: Labels  # The classes are those of the run.
 
     @property
     def num_examples(self) -> int:
@@ -56,18 +56,11 @@ class RecordFiles(RecordForm):
             return in_place.read(path, entry), in_place.name_of(entry)
         record = tfrecord.read_at(path, int(entry["offset"]))
         features = tf_example.parse_example(record)
-        _, encoded = self.label_and_image(features)
+        _, encoded = self.labels_and_image(features)
         try:
             return encoded, tf_example.text_of(features, tf_example.FILENAME)
         except ValueError:  # Sets of others needn't have the feature.
             return encoded, ""
-
-    def classes_of(self, labels: tf.Tensor) -> tf.Tensor:
-        """Returns the class indices, int32, of int64 labels as stored."""
-        classes = labels - self.first_label
-        if self.class_indices:  # A label that no class has raises an error.
-            classes = tf.gather(tf.constant(self.class_indices, tf.int64), classes)
-        return tf.cast(classes, tf.int32)
 
     def only_files(self, indices: Sequence[int]) -> "RecordFiles":
         """Returns the examples whose records are in the files `paths[indices]`."""
@@ -79,6 +72,7 @@ class RecordFiles(RecordForm):
             self,
             file_of_example=self.file_of_example[chosen],
             index=self.index[chosen],
+            labels=self.labels[chosen],
             number_of_example=self.number_of_example[chosen],
         )
 
@@ -92,11 +86,17 @@ def open_split(
     """
     contents = record_set.manifest
     split = contents.splits[split_name]
-    class_indices: tuple[int, ...] = ()
-    if class_names and class_names != contents.class_names:
-        indices = {name: index for index, name in enumerate(class_names)}
-        class_indices = tuple(indices[name] for name in contents.class_names)
     index = manifest.read_index(record_set, split)
+    of_set = manifest.labels_of(index)
+    indices = {name: index for index, name in enumerate(class_names)}
+    places = [indices.get(name, -1) for name in contents.class_names]
+    if not class_names:
+        labels = of_set
+    elif contents.multi_label:
+        labels = np.zeros((len(index), len(class_names)), np.uint8)
+        labels[:, places] = of_set
+    else:
+        labels = np.array(places, np.int32)[of_set]
     return RecordFiles(
         paths=tuple(str(record_set.records_dir / shard.path) for shard in split.shards),
         file_of_example=manifest.shard_of_example(split, index),
@@ -107,28 +107,29 @@ def open_split(
         image_key=contents.image_key,
         label_key=contents.label_key,
         image_format=contents.image_format,
-        class_indices=class_indices,
+        multi_label=contents.multi_label,
+        labels=labels,
     )
 
 
 def read_example(
-    path: tf.Tensor, offset: tf.Tensor, image_key: str, label_key: str
+    path: tf.Tensor, offset: tf.Tensor, image_key: str, integer_key: str
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the encoded image (string) and its label as stored (int64).
+    """Returns the encoded image (string) and the integer of a feature (int64).
 
     `path` is a string scalar and `offset` an int64 scalar. A corrupt record, or an
     offset at which no record begins, raises an error.
     """
     ops = native.ops()
     if ops is None:
-        return read_with_stock_ops(path, offset, image_key, label_key)
+        return read_with_stock_ops(path, offset, image_key, integer_key)
     return ops.resnet_read_example(
-        path, offset, image_key=image_key, label_key=label_key
+        path, offset, image_key=image_key, label_key=integer_key
     )
 
 
 def read_with_stock_ops(
-    path: tf.Tensor, offset: tf.Tensor, image_key: str, label_key: str
+    path: tf.Tensor, offset: tf.Tensor, image_key: str, integer_key: str
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns what `read_example` returns, without the compiled op."""
     record = _RecordsFrom(path, offset).take(1).get_single_element()
@@ -136,10 +137,10 @@ def read_with_stock_ops(
         record,
         {
             image_key: tf.io.FixedLenFeature([], tf.string),
-            label_key: tf.io.FixedLenFeature([], tf.int64),
+            integer_key: tf.io.FixedLenFeature([], tf.int64),
         },
     )
-    return features[image_key], features[label_key]
+    return features[image_key], features[integer_key]
 
 
 def read_image(path: tf.Tensor, place: tf.Tensor) -> tf.Tensor:

@@ -72,9 +72,10 @@ def digests(record_set: RecordSet) -> dict[str, Any]:
 def check_num_classes(record_set_dir: str, split: Split) -> None:
     """Raises UserError if all examples to train on are of one class.
 
-    Any network would predict it, and reach a top-1 of 100 %.
+    Any network would predict it, and reach a top-1 of 100 %. Of several labels, one at
+    least is to tell images apart.
     """
-    if sum(count > 0 for count in split.label_counts) < 2:
+    if not any(0 < count < split.num_examples for count in split.label_counts):
         raise UserError(
             "training needs examples of at least two classes; all"
             f" {split.num_examples:,} training examples in {record_set_dir} are of one."
@@ -94,6 +95,12 @@ def check_fits(record_set: RecordSet, config: Config, whose: str) -> None:
             f"the data set must have only classes of {whose}, which has {len(known):,}"
             f" ({known[0]}, ...); {len(unknown):,} of the {len(names):,} in {where} are"
             f" others: {first_of(unknown)}. Name a --data_dir with the same classes."
+        )
+    if contents.multi_label != config.multi_label:
+        several = "several labels an image", "one class an image"
+        expected, got = several if config.multi_label else several[::-1]
+        raise UserError(
+            f"the data set must have {expected}, as {whose}; that in {where} has {got}."
         )
     window, of_run = contents.depth_window, config.depth_window
     if window and of_run and window != of_run:

@@ -4,6 +4,7 @@ Source of the ensemble of a run's phases: Codreanu et al. 2017, arXiv:1711.04291
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -23,7 +24,7 @@ from resnet.distributed.communicator import AgreedFailure
 from resnet.evaluation import test_time_augmentation, top_classes
 from resnet.evaluation.top_classes import TopClasses
 from resnet.metrics import accuracy
-from resnet.metrics.class_metrics import ByClass
+from resnet.metrics.class_metrics import ByClass, ByLabel
 from resnet.optim import losses
 from resnet.runtime.job import Job
 from resnet.runtime.preemption import Preempted, stop_requested
@@ -46,6 +47,8 @@ class Result:
 
     The mean cross-entropy has the loss and the label smoothing of the run. Where the
     probabilities of several views or networks are averaged, it is that of the softmax.
+    With several labels an image, `by_label` takes the place of `by_class`, and top-1
+    and top-5 are NaN.
     """
 
     top1: float  # The fraction of examples whose label has the highest logit,
@@ -57,29 +60,52 @@ class Result:
     views: str = "center"  # Those of each image that were averaged, of `VIEWS`.
     num_classes: int = 0  # 0 if unknown.
     by_class: ByClass | None = field(default=None, compare=False)
+    by_label: ByLabel | None = field(default=None, compare=False)
+
+    @property
+    def headline(self) -> dict[str, float]:
+        """The metrics that tell most, by what logs call them."""
+        if self.by_label is None:
+            return {"Top-1 accuracy": self.top1, "Top-5 accuracy": self.top5}
+        return {
+            "Mean average precision": self.by_label.mean_average_precision,
+            "Mean ROC-AUC": self.by_label.mean_roc_auc,
+        }
 
     def as_dict(self) -> dict[str, float]:
         """Returns the numbers by name; `skipped_records` only if there are any."""
-        numbers = asdict(replace(self, by_class=None))
-        del numbers["views"], numbers["num_classes"], numbers["by_class"]
+        numbers = asdict(replace(self, by_class=None, by_label=None))
+        for name in ("views", "num_classes", "by_class", "by_label"):
+            del numbers[name]
         if not self.skipped_records:
             del numbers["skipped_records"]
         if self.by_class is not None:
             numbers["balanced_accuracy"] = self.by_class.balanced_accuracy
             numbers["macro_f1"] = self.by_class.macro_f1
+        if self.by_label is not None:
+            del numbers["top1"], numbers["top5"]
+            numbers["mean_average_precision"] = self.by_label.mean_average_precision
+            numbers["mean_roc_auc"] = self.by_label.mean_roc_auc
         return numbers
 
     def __str__(self) -> str:
-        interval = accuracy.interval_text(self.top1, self.count)
-        has_top5 = not accuracy.top5_is_certain(self.num_classes)
         return (
-            f"top-1 {100 * self.top1:.2f} % (95 % interval: {interval})"
-            + (f", top-5 {100 * self.top5:.2f} %" if has_top5 else "")
+            self._of_labels()
             + self._of_classes()
             + f", cross-entropy {self.cross_entropy:.4f}"
             + f" on {counted(self.count, 'image')}"
             + (f", views {self.views}" if self.views != "center" else "")
             + (f", {self.skipped_records:,} skipped" if self.skipped_records else "")
+        )
+
+    def _of_labels(self) -> str:
+        if self.by_label is not None:
+            mean = 100 * self.by_label.mean_average_precision
+            return f"mAP {mean:.2f} %, mean ROC-AUC {self.by_label.mean_roc_auc:.4f}"
+        interval = accuracy.interval_text(self.top1, self.count)
+        has_top5 = not accuracy.top5_is_certain(self.num_classes)
+        return f"top-1 {100 * self.top1:.2f} % (95 % interval: {interval})" + (
+            f", top-5 {100 * self.top5:.2f} %" if has_top5 else ""
         )
 
     def _of_classes(self) -> str:
@@ -165,6 +191,7 @@ class Evaluator:
         self._job = job
         self._views = config.eval_views
         last = config.phases[-1]
+        self._no_sums = no_sums(0 if config.multi_label else config.num_classes)
         # The logits of mean probabilities are their logarithms: only a softmax makes
         # probabilities of them again.
         self._mean_phase = replace(last, loss="cross_entropy")
@@ -201,7 +228,9 @@ class Evaluator:
         if a record is corrupt and none may be skipped, and RuntimeError if not every
         example was counted once.
         """
-        sums = no_sums(self._config.num_classes)
+        sums = self._no_sums.copy()
+        if top is None and self._config.multi_label:
+            top = TopClasses()  # For metrics that no sums have.
         for number, (images, labels, mask) in enumerate(self._batches(report)):
             if top is None:
                 sums += self._count_batch(images, labels, mask).numpy()
@@ -209,7 +238,12 @@ class Evaluator:
                 counts, *best = self._rank_batch(images, labels, mask)
                 sums += counts.numpy()
                 self._add_to_top(top, number, labels, mask, best)
-        return self._result_of_all(sums, penalty)
+        result = self._result_of_all(sums, penalty)
+        if top is None or not self._config.multi_label:
+            return result
+        whole = top.of_all(self._job.communicator)
+        by_label = ByLabel.of_scores(whole.scores, whole.labels)
+        return replace(result, by_label=by_label)
 
     def new_ensemble(self) -> Ensemble:
         """Returns an ensemble of no networks yet, for the examples of this rank."""
@@ -232,7 +266,7 @@ class Evaluator:
         self, ensemble: Ensemble, top: TopClasses | None = None
     ) -> Result:
         """Returns the result of the mean predictions of an ensemble, as `evaluate`."""
-        sums = no_sums(self._config.num_classes)
+        sums = self._no_sums.copy()
         ensemble_batches = ensemble.batches(self._batch_size)
         for number, (values, labels, mask) in enumerate(ensemble_batches):
             logits = tf.constant(values)
@@ -316,12 +350,15 @@ class Evaluator:
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         logits = self._logits(images)
         sums = sums_of_batch(logits, labels, mask, self._phase)
-        return sums, *top_classes.of_logits(logits)
+        return sums, *top_classes.of_logits(logits, self._config.multi_label)
 
 
 def no_sums(num_classes: int) -> np.ndarray:
-    """Returns the sums of `sums_of_batch` over no examples."""
-    return np.zeros(len(ByClass._fields) * num_classes + 5)
+    """Returns the sums of `sums_of_batch` over no examples.
+
+    The number of classes is 0 where examples have several labels.
+    """
+    return np.zeros(len(ByClass._fields) * num_classes + (5 if num_classes else 3))
 
 
 def sums_of_batch(
@@ -332,17 +369,21 @@ def sums_of_batch(
     They are the numbers of `ByClass`, each of all classes, then the number of labels in
     the top 1, the number of labels in the top 5, the sum of the cross-entropies by the
     loss and label smoothing of a phase, the number of examples whose logits are not all
-    finite, and the number of examples.
+    finite, and the number of examples; the last three where examples have several
+    labels.
     """
-    is_right, num_classes = in_top(logits, labels, 1), logits.shape[-1]
-    columns = (
-        is_right,
-        in_top(logits, labels, 5),
+    columns = [
         losses.of_examples(logits, labels, phase),
         ~tf.reduce_all(tf.math.is_finite(logits), axis=1),
-        tf.ones_like(labels),
-    )
+        tf.ones_like(mask),
+    ]
+    is_right, num_classes = None, logits.shape[-1]
+    if len(labels.shape) == 1:
+        is_right = in_top(logits, labels, 1)
+        columns = [is_right, in_top(logits, labels, 5), *columns]
     counted = [tf.boolean_mask(tf.cast(column, tf.float64), mask) for column in columns]
+    if is_right is None:
+        return tf.stack(list(map(tf.reduce_sum, counted)))
     predicted = tf.argmax(logits, axis=1, output_type=labels.dtype)
     by_class = [
         tf.math.bincount(
@@ -365,7 +406,7 @@ def result_of(
     Raises RuntimeError if not every example was counted once, and AgreedFailure if the
     network's outputs are not finite: their loss is NaN, and no class has the highest.
     """
-    *by_class, num_in_top1, num_in_top5, cross_entropy, num_not_finite, count = sums
+    *of_classes, cross_entropy, num_not_finite, count = sums
     if count + num_skipped != num_examples or not count:
         raise RuntimeError(
             f"evaluation must count all {num_examples} examples once; it counted"
@@ -377,6 +418,7 @@ def result_of(
             f" {num_not_finite:,.0f} of {count:,.0f} images: the training has diverged,"
             " or the network was damaged. Take an earlier checkpoint of its run."
         )
+    *by_class, num_in_top1, num_in_top5 = of_classes or (math.nan, math.nan)
     return Result(
         top1=float(num_in_top1 / count),
         top5=float(num_in_top5 / count),
@@ -384,7 +426,9 @@ def result_of(
         cross_entropy=float(cross_entropy / count),
         count=int(count),
         skipped_records=num_skipped,
-        by_class=ByClass(*np.reshape(by_class, (3, -1)).astype(np.int64)),
+        by_class=ByClass(*np.reshape(by_class, (3, -1)).astype(np.int64))
+        if by_class
+        else None,
     )
 
 

@@ -21,7 +21,8 @@ from resnet.base import atomic_files, json_file
 from resnet.base.errors import UserError
 
 FOLDER = "predictions"
-TOP_K = 5  # Classes of each image.
+TOP_K = 5  # Classes of each image; of several labels an image, all are stored.
+THRESHOLD = 0.5  # The probability above which an image is taken to have a label.
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError),
     *(RuntimeError, zipfile.BadZipFile, zlib.error),
@@ -52,19 +53,37 @@ class Predictions:
     class_names: tuple[str, ...]
     class_descriptions: tuple[str, ...]  # Empty if there are none.
     examples: npt.NDArray[np.int32]  # Their indices in the whole split, `[n]`.
-    labels: npt.NDArray[np.int32]  # `[n]`.
+    labels: npt.NDArray[np.integer]  # `[n]`; several an image: `[n, classes]` uint8.
     top_classes: npt.NDArray[np.int32]  # Best first, `[n, k]`; k is at most `TOP_K`.
     top_probabilities: npt.NDArray[np.float32]  # `[n, k]`.
     wrong_images: tuple[WrongImage, ...] = ()  # The most certain one first.
 
     @property
+    def scores(self) -> npt.NDArray[np.float32]:
+        """The probabilities in the order of the classes, where all are stored."""
+        return in_order(self.top_classes, self.top_probabilities)
+
+    @property
     def is_right(self) -> npt.NDArray[np.bool_]:
         """Whether the most probable class of each image is its label, bool `[n]`.
 
-        A class whose probability isn't finite is never right, as in the evaluation.
+        A class whose probability isn't finite is never right, as in the evaluation. Of
+        several labels, all have to be on their side of `THRESHOLD`.
         """
+        if self.labels.ndim > 1:
+            is_taken = self.scores > THRESHOLD
+            return np.asarray((is_taken == self.labels).all(axis=1))
         is_finite = np.isfinite(self.top_probabilities[:, 0])
         return np.asarray((self.top_classes[:, 0] == self.labels) & is_finite)
+
+
+def in_order(
+    top_classes: npt.NDArray[np.int32], top_probabilities: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """Returns the probabilities of all classes in their order, `[n, classes]`."""
+    ordered = np.zeros_like(top_probabilities)
+    np.put_along_axis(ordered, top_classes, top_probabilities, axis=1)
+    return ordered
 
 
 def write(model_dir: Path, name: str, predictions: Predictions) -> Path:
@@ -144,12 +163,14 @@ def _check(predictions: Predictions) -> None:
     shape = predictions.top_classes.shape
     k = shape[-1] if shape else 0
     if not (
-        predictions.labels.shape == (count,)
+        predictions.labels.shape in ((count,), (count, num_classes))
         and shape == predictions.top_probabilities.shape == (count, k)
         and k > 0
         and len(predictions.class_descriptions) in (0, num_classes)
     ):
         raise ValueError("its arrays have other shapes")
+    if predictions.labels.ndim > 1 and k != num_classes:
+        raise ValueError("it lacks labels")
     for classes in (predictions.labels, predictions.top_classes):
         if classes.size and not 0 <= classes.min() <= classes.max() < num_classes:
             raise ValueError("it has classes without a name")

@@ -15,6 +15,7 @@ from resnet.data import decoding
 from resnet.data.augmentation import preprocessing
 from resnet.data.augmentation.preprocessing import Normalization
 from resnet.evaluation import test_time_augmentation
+from resnet.evaluation.prediction_file import THRESHOLD, TOP_K
 
 
 class Preprocessor:
@@ -75,11 +76,13 @@ class Predictor:
     """Computes the class probabilities of encoded images.
 
     They are those that `evaluator.Evaluator` computes for records of these images with
-    one view, the center crop.
+    one view, the center crop. Where images have several labels, each label has a
+    probability of its own.
     """
 
     def __init__(self, model: keras.Model, config: Config) -> None:
         self._model = model
+        self._multi_label = config.multi_label
         size = config.image_size
         self.preprocess = Preprocessor(
             size,
@@ -96,7 +99,12 @@ class Predictor:
 
     def _probabilities(self, images: tf.Tensor) -> tf.Tensor:
         logits = test_time_augmentation.predict(self._model, images, "center")
-        return tf.nn.softmax(logits)
+        return probabilities_of(logits, self._multi_label)
+
+
+def probabilities_of(logits: tf.Tensor, multi_label: bool) -> tf.Tensor:
+    """Returns the softmax or, of several labels, the sigmoid of each logit."""
+    return tf.sigmoid(logits) if multi_label else tf.nn.softmax(logits)
 
 
 def _graph(
@@ -106,10 +114,17 @@ def _graph(
     return tf.function(function, autograph=False).get_concrete_function(argument)
 
 
-def top_classes(probabilities: np.ndarray, k: int) -> np.ndarray:
-    """Returns the indices of the k most probable classes, `[batch, k]` int64.
+def top_classes(
+    probabilities: np.ndarray, k: int | None, multi_label: bool
+) -> list[np.ndarray]:
+    """Returns the indices of the k most probable classes of each image.
 
     The most probable class is first. Of equally probable classes the earlier is first,
-    as `evaluator.in_top` counts them.
+    as `evaluator.in_top` counts them. Without k they are `TOP_K` or, of several labels
+    an image, those above `THRESHOLD`, maybe none.
     """
-    return np.argsort(-probabilities, axis=1, kind="stable")[:, :k]
+    best = np.argsort(-probabilities, axis=1, kind="stable")
+    if k is not None or not multi_label:
+        return list(best[:, : k or TOP_K])
+    counts = (probabilities > THRESHOLD).sum(axis=1)
+    return [indices[:count] for indices, count in zip(best, counts, strict=True)]

@@ -16,7 +16,8 @@ from data_prep.images.image_encoding import Encoding
 from resnet.base.errors import UserError
 from resnet.data.record_files import RecordFiles
 from resnet.distributed.communicator import Communicator
-from resnet.evaluation.prediction_file import TOP_K, WrongImage
+from resnet.evaluation import predictor
+from resnet.evaluation.prediction_file import THRESHOLD, TOP_K, WrongImage, in_order
 
 NUM_IMAGES = 48
 _SIDE = 128  # Pixels of the longer side, at most.
@@ -37,16 +38,25 @@ class Block(NamedTuple):
         """Returns the predictions in these rows, by their numbers or a mask."""
         return Block._make(column[chosen] for column in self)
 
+    @property
+    def scores(self) -> npt.NDArray[np.float32]:
+        """The probabilities of all labels in their order, `[n, num_labels]`."""
+        return in_order(self.classes, self.probabilities)
 
-def of_logits(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+
+def of_logits(
+    logits: tf.Tensor, multi_label: bool = False
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns each example's most probable classes, `[batch, k]`, and probabilities.
 
     Of classes with equal logits the earlier is first, as `evaluator.in_top` counts
-    them; k is at most `TOP_K`.
+    them; k is at most `TOP_K`, but the number of all where examples have several.
     """
-    k = min(TOP_K, logits.shape[-1])
+    k = logits.shape[-1]
+    k = k if multi_label else min(TOP_K, k)
     _, classes = tf.math.top_k(logits, k)
-    return classes, tf.gather(tf.nn.softmax(logits), classes, batch_dims=1)
+    probabilities = predictor.probabilities_of(logits, multi_label)
+    return classes, tf.gather(probabilities, classes, batch_dims=1)
 
 
 class TopClasses:
@@ -70,7 +80,7 @@ class TopClasses:
         count = len(examples)
         block = Block(
             examples.astype(np.int32),
-            labels[:count].astype(np.int32),
+            labels[:count].astype(np.int32 if labels.ndim == 1 else np.uint8),
             classes[:count],
             probabilities[:count],
         )
@@ -111,8 +121,12 @@ def wrong_images(
 
 
 def _most_certain(whole: Block) -> list[int]:
-    certainty = whole.probabilities[:, 0]
-    is_wrong = np.isfinite(certainty) & (whole.classes[:, 0] != whole.labels)
+    if whole.labels.ndim > 1:
+        certainty = np.abs(whole.scores - whole.labels).max(axis=1)
+        is_wrong = certainty > THRESHOLD
+    else:
+        certainty = whole.probabilities[:, 0]
+        is_wrong = np.isfinite(certainty) & (whole.classes[:, 0] != whole.labels)
     rows = np.flatnonzero(is_wrong)
     rows = rows[np.argsort(-certainty[rows], kind="stable")][:NUM_IMAGES]
     return whole.examples[rows].tolist()

@@ -51,6 +51,7 @@ class Contents:
     channel_stddev: tuple[float, ...]
     batch_norm_epsilon: float
     class_names: tuple[str, ...]
+    multi_label: bool = False
     resnet_variant: str = "tpu"
     activation: str = "relu"
     se_ratio: float = 0.0
@@ -82,7 +83,8 @@ def of_run(
     """Returns the description of a network of a run, whose attributes these are."""
     known = training_set(config)
     same = ["model", "image_size", "channel_mean", "channel_stddev", "class_names"]
-    same += ["batch_norm_epsilon", "resnet_variant", "depth_window", *PARTS]
+    same += ["batch_norm_epsilon", "resnet_variant", "depth_window", "multi_label"]
+    same += PARTS
     of_set = ("class_descriptions", "image_format", "apply_exif_orientation")
     return Contents(
         step=step,

@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras import layers as stock
 
 from resnet.base.errors import UserError
+from resnet.evaluation.predictor import probabilities_of
 from resnet.export.contents import Contents
 from resnet.models import layers, mlp
 from resnet.models.layers.conv_norm import POOLED_SIDE
@@ -27,7 +28,8 @@ def build(model: keras.Model, contents: Contents) -> keras.Model:
     """Returns a Keras model from images to the probabilities of the classes.
 
     Its input "images" is `[batch, image_size, image_size, 3]` float32: RGB from 0 to
-    255, cropped and resized. Its output is `[batch, num_classes]` float32. Raises
+    255, cropped and resized. Its output is `[batch, num_classes]` float32, by a softmax
+    or, of several labels an image, a sigmoid. Raises
     TypeError if the network has a layer without a stock counterpart, and RuntimeError
     if the result doesn't compute what the network computes.
     """
@@ -37,8 +39,9 @@ def build(model: keras.Model, contents: Contents) -> keras.Model:
         call_function=_StockLayers(model, contents),
     )
     (logits,) = network.outputs
-    softmax = stock.Softmax(name="probabilities", dtype="float32")
-    exported = keras.Model(network.input, softmax(logits), name=model.name)
+    kind = "sigmoid" if contents.multi_label else "softmax"
+    activation = stock.Activation(kind, name="probabilities", dtype="float32")
+    exported = keras.Model(network.input, activation(logits), name=model.name)
     _check(model, exported, contents)
     return exported
 
@@ -53,7 +56,8 @@ def _check(model: keras.Model, exported: keras.Model, contents: Contents) -> Non
     images = np.random.default_rng(0).uniform(0, 255, shape).astype(np.float32)
     mean, stddev = contents.channel_mean, contents.channel_stddev
     normalized = ((images / 255 - mean) / stddev).astype(np.float32)
-    expected = keras.ops.softmax(model(normalized, training=False)).numpy()
+    logits = model(normalized, training=False)
+    expected = probabilities_of(logits, contents.multi_label).numpy()
     if not np.isfinite(expected).all():
         raise UserError(
             f"the exported {model.name} must have finite weights; it predicts NaN or"
@@ -325,12 +329,20 @@ def images_of(network: keras.Model) -> tf.TensorSpec:
 def outputs_of(network: keras.Model, images: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns the outputs of an export of `build`; to be called inside a graph.
 
-    They are "classes", `[batch]` int32, the most probable class of each image; and
-    "probabilities", `[batch, num_classes]` float32.
+    They are "classes", `[batch]` int32, the most probable class of each image, unless
+    an image may have several labels; and "probabilities", `[batch, num_classes]`
+    float32.
     """
     probabilities = network(images, training=False)
+    if is_multi_label(network):
+        return {"probabilities": probabilities}
     classes = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
     return {"classes": classes, "probabilities": probabilities}
+
+
+def is_multi_label(network: keras.Model) -> bool:
+    """Returns whether a network of `build` is for several labels an image."""
+    return network.get_layer("probabilities").activation is keras.activations.sigmoid
 
 
 def frozen(network: keras.Model) -> Any:

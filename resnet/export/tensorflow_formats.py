@@ -141,9 +141,9 @@ def write_keras(trained: "TrainedNetwork", contents: Contents, path: Path) -> No
     from resnet.export import stock_network
 
     network = stock_network.build(trained.model, contents)
-    probabilities = network.output
-    classes = keras.ops.argmax(probabilities, axis=-1)
-    outputs = {"classes": classes, "probabilities": probabilities}
+    outputs = {"probabilities": network.output}
+    if not contents.multi_label:
+        outputs["classes"] = keras.ops.argmax(network.output, axis=-1)
     keras.Model(network.input, outputs, name=network.name).save(path)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(description.FILE, contents.as_json())

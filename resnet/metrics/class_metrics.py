@@ -1,9 +1,10 @@
 """How well single classes are recognized: recall, precision, F1, and ROC curves of two.
 
-All are those of scikit-learn's metrics with the classes that have images as `labels`.
+Of several labels an image: the average precision and the ROC-AUC of each. All are those
+of scikit-learn's metrics with the classes that have images as `labels`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,15 @@ class ByClass(NamedTuple):
     def of_matrix(cls, counts: Counts) -> "ByClass":
         """Returns the numbers of a confusion matrix, by class and predicted class."""
         return cls(np.diagonal(counts), counts.sum(axis=1), counts.sum(axis=0))
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Returns what files tell of each class, by its name there."""
+        return {
+            "images": self.actual,
+            "recall": self.recall,
+            "precision": self.precision,
+            "f1": self.f1,
+        }
 
     @property
     def recall(self) -> Fractions:
@@ -58,6 +68,52 @@ class ByClass(NamedTuple):
         """Whether the classes that have images differ much in their number."""
         actual = self.actual[self.actual > 0]
         return bool(actual.max() > _IMBALANCE * actual.min())
+
+
+class ByLabel(NamedTuple):
+    """How well each of several labels an image is recognized, `[num_labels]` each."""
+
+    positive: Counts  # Images that have it.
+    average_precision: Fractions  # NaN without such images.
+    roc_auc: Fractions  # NaN without such images, or without others.
+
+    @classmethod
+    def of_scores(
+        cls, scores: npt.NDArray[np.floating], labels: npt.NDArray[np.integer]
+    ) -> "ByLabel":
+        """Returns the metrics of scores and labels of images, `[n, num_labels]`."""
+        num_positive = labels.sum(axis=0, dtype=np.int64)
+        precision, auc = np.full((2, len(num_positive)), np.nan)
+        for label, count in enumerate(num_positive.tolist()):
+            is_positive = labels[:, label] > 0
+            if count:
+                precision[label] = average_precision(scores[:, label], is_positive)
+            if 0 < count < len(labels):
+                auc[label] = roc_auc(scores[:, label], is_positive)
+        return cls(num_positive, precision, auc)
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Returns what files tell of each label, by its name there."""
+        return {
+            "images": self.positive,
+            "average_precision": self.average_precision,
+            "roc_auc": self.roc_auc,
+        }
+
+    @property
+    def mean_average_precision(self) -> float:
+        """The mean over the labels that images have (macro); 0 without any."""
+        return _mean(self.average_precision)
+
+    @property
+    def mean_roc_auc(self) -> float:
+        """The mean over the labels that some images have, not all; 0 without any."""
+        return _mean(self.roc_auc)
+
+
+def _mean(values: Fractions) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else 0.0
 
 
 def _fractions(counts: Counts, totals: Counts) -> Fractions:
@@ -124,6 +180,23 @@ def roc_auc(
     num_negative = len(scores) - num_positive
     lowest = num_positive * (num_positive + 1) / 2
     return float((ranks[is_positive].sum() - lowest) / (num_positive * num_negative))
+
+
+def average_precision(
+    scores: npt.NDArray[np.floating], is_positive: npt.NDArray[np.bool_]
+) -> float:
+    """Returns the average precision of scores `[n]` of images, one at least positive.
+
+    It is the sum over thresholds, which are the scores, of the precision times the
+    growth of the recall from the next higher one; equal scores have one threshold.
+
+    Source: Zhu 2004, "Recall, precision and average precision", without interpolation.
+    """
+    order = np.argsort(-scores, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
+    num_right = np.cumsum(is_positive[order])[ends]
+    precision = num_right / (ends + 1)
+    return float(np.sum(precision * np.diff(num_right, prepend=0)) / num_right[-1])
 
 
 def _at(threshold: float, probability: Fractions, is_positive: np.ndarray) -> Threshold:

@@ -17,7 +17,7 @@ import numpy as np
 from resnet.base import atomic_files
 from resnet.base.errors import UserError
 from resnet.base.text import size
-from resnet.config.config import Config, Derived
+from resnet.config.config import Config, Derived, main_metric
 from resnet.metrics import accuracy
 from resnet.metrics.jsonl import Line
 
@@ -183,8 +183,9 @@ def _draw_losses(axes: "Axes", runs: Sequence[LoggedRun]) -> None:
 
 
 def _draw_accuracy(axes: "Axes", runs: Sequence[LoggedRun]) -> None:
-    """Draws top-1 accuracy; for a single run top-5 accuracy too."""
+    """Draws top-1 accuracy or mAP; for a single run top-5 accuracy too."""
     is_alone = len(runs) == 1
+    metric, name = main_metric(runs[0].config)
 
     def draw(run: LoggedRun, kind: str, metric: str, label: str, look: str) -> None:
         percents = [100 * fraction for fraction in run.column(kind, metric)]
@@ -195,14 +196,15 @@ def _draw_accuracy(axes: "Axes", runs: Sequence[LoggedRun]) -> None:
             axes.plot(epochs, percents, style, color=color, label=label, markersize=4)
 
     for number, run in enumerate(runs):
-        if is_alone and not accuracy.top5_is_certain(run.config.num_classes):
+        has_top5 = metric == "top1" and is_alone
+        if has_top5 and not accuracy.top5_is_certain(run.config.num_classes):
             draw(run, "eval", "top5", "top-5", f"o-- {_GREY}")
         for kind, (style, suffix) in _EVALUATIONS.items():
-            label = "top-1" if is_alone else run.name.replace("$", r"\$")
-            draw(run, kind, "top1", label + suffix, f"{style} C{number}")
+            label = name if is_alone else run.name.replace("$", r"\$")
+            draw(run, kind, metric, label + suffix, f"{style} C{number}")
     counts = {f"{count:,}" for run in runs for count in run.column("eval", "count")}
     on = f" on {' and '.join(sorted(counts))} images" if counts else ": none yet"
-    what = "accuracy" if is_alone else "top-1"
+    what = "accuracy" if is_alone and metric == "top1" else name
     axes.set_title(f"Validation {what}{on}, %", loc="left")
     axes.set_ylim(0, 102)
     if counts:

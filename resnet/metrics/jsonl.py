@@ -4,10 +4,10 @@ Each line has `kind`, `step`, `epoch` and the metrics of its kind. Lines of kind
 have `loss` (the sum of `cross_entropy` and `weight_penalty`), `learning_rate`,
 `images_per_second` and the costs of the steps (`step_costs`), with several ranks also
 `rank_images_per_second`, the only list. Lines of kind "eval", and "eval_ema" for the
-moving average of the weights, have `top1`, `top5`, `balanced_accuracy`, `macro_f1`,
-`count`, the same losses, and `seconds`, the time that the evaluation took; so has
-"eval_train" for training images of a set without validation. All have `time`, in
-seconds since 1970.
+moving average of the weights, have `top1`, `top5`, `balanced_accuracy`, `macro_f1`, or
+with several labels an image `mean_average_precision` and `mean_roc_auc`; `count`, the
+same losses, and `seconds`, the time that the evaluation took; so has "eval_train" for
+training images of a set without validation. All have `time`, in seconds since 1970.
 
 Lines of kind "receipt" follow a checkpoint, and have what a run can be verified by, as
 CRC-32C: the digest of the state, that of all lines before, and those of each rank's

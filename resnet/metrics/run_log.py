@@ -73,6 +73,7 @@ class RunLog:
         logging.info(
             f"{config.model} by the recipe {config.recipe}:"
             f" {config.num_train_examples:,} images of {config.num_classes:,} classes,"
+            f"{' several labels an image,' * config.multi_label}"
             f" {config.global_batch_size:,} per step"
         )
         logging.info(

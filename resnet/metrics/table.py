@@ -75,6 +75,13 @@ METRICS = (
         starts_at_zero=False,
         about="Means over the classes of recall and of F1.",
     ),
+    _accuracy("Mean average precision", "mean_average_precision"),
+    Metric(
+        "Mean ROC-AUC",
+        (Series("mean_roc_auc"),),
+        starts_at_zero=False,
+        about="Means over the labels of an image, of which it has any number.",
+    ),
     Metric(
         "Learning rate",
         (Series("learning_rate", progress="lr {:.5g}"),),

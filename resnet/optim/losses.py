@@ -17,6 +17,9 @@ def of_examples(
 ) -> tf.Tensor:
     """Returns the loss of each example by the settings of a phase, `[batch]` float32.
 
+    Labels are those of `Batch`. Several of an example are 1 where it has them and else
+    0; smoothed by s with C classes, 1 - s + s/C and s/C, as those of one class.
+
     Where the phase mixes examples, 2i and 2i + 1 are partners: an example's own label
     has the weight `mix_weight` (`[batch]` float32, of `mixing.mix_pairs`), its
     partner's the rest. Without `mix_weight`, as in an evaluation, no labels are mixed.
@@ -56,7 +59,9 @@ def binary_cross_entropy(
 ) -> tf.Tensor:
     """Returns the sum over classes of the sigmoid cross-entropy, `[batch]` float32.
 
-    As Composer's; timm takes the mean. Targets, `[batch, num_classes]`, above a
+    As Composer's; timm and torch's BCEWithLogitsLoss take the mean, which is 1/C of it.
+    The sum keeps the scale of a cross-entropy, and with it the learning rates, for any
+    number of classes. Targets, `[batch, num_classes]`, above a
     threshold count as 1, and others as 0; one of 0 leaves them as they are.
 
     Source: Wightman et al. 2021, arXiv:2110.00476, section 2.3, as in timm,
@@ -73,6 +78,9 @@ def _smoothed(labels: tf.Tensor, num_classes: int, label_smoothing: float) -> tf
 
     Source: Szegedy et al. 2015, arXiv:1512.00567, section 7.
     """
+    if len(labels.shape) > 1:
+        own = tf.cast(labels, tf.float32) * (1 - label_smoothing)
+        return own + label_smoothing / num_classes
     return tf.one_hot(
         labels,
         num_classes,

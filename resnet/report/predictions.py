@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from resnet.evaluation.prediction_file import Predictions
 from resnet.metrics.accuracy import interval_text
-from resnet.metrics.class_metrics import ByClass, Counts, two_classes
+from resnet.metrics.class_metrics import ByClass, ByLabel, Counts, two_classes
 from resnet.report import charts
 from resnet.report.charts import Figure, Table
 from resnet.report.words import MISSING, isolated, percent
@@ -33,6 +33,10 @@ def section(predictions: Predictions, run_records: str) -> dict[str, Any]:
     `run_records` is the digest of the validation images of the run; empty if unknown.
     """
     names = class_names(predictions)
+    if predictions.labels.ndim > 1:
+        return _section_of_labels(predictions, names) | {
+            "is_of_run": run_records in ("", predictions.records_sha256)
+        }
     counts = confusion_matrix(
         predictions.labels, predictions.top_classes[:, 0], len(names)
     )
@@ -41,6 +45,7 @@ def section(predictions: Predictions, run_records: str) -> dict[str, Any]:
     top1 = float(np.mean(is_right)) if len(is_right) else math.nan
     return {
         "predictions": predictions,
+        "labels": None,
         "is_of_run": run_records in ("", predictions.records_sha256),
         "accuracy": top1,
         "interval": len(is_right) and interval_text(top1, len(is_right)),
@@ -57,6 +62,34 @@ def section(predictions: Predictions, run_records: str) -> dict[str, Any]:
         ),
         "matrix": _matrix_table(counts, names, pairs),
         "calibration": _calibration_figure(predictions),
+        "images": list(_wrong_images(predictions, names)),
+        "num_open": _OPEN_IMAGES,
+    }
+
+
+def _section_of_labels(
+    predictions: Predictions, names: Sequence[str]
+) -> dict[str, Any]:
+    """Returns what `section` does of several labels an image."""
+    by_label = ByLabel.of_scores(predictions.scores, predictions.labels)
+    precision = np.nan_to_num(by_label.average_precision, nan=2.0)
+    rows = []
+    for label in np.argsort(precision, kind="stable")[:_MAX_CLASSES].tolist():
+        auc = by_label.roc_auc[label]
+        has_images, has_auc = by_label.positive[label] > 0, not math.isnan(auc)
+        bar = _bar(float(precision[label])) if has_images else MISSING
+        count = int(by_label.positive[label])
+        rows.append((names[label], count, bar, f"{auc:.4f}" if has_auc else MISSING))
+    header = ("label", "images", "average precision", "ROC-AUC")
+    caption = "Average precision of each label, the least first"
+    return {
+        "predictions": predictions,
+        "accuracy": float(np.mean(predictions.is_right)),
+        "interval": len(predictions.labels) > 0,
+        "means": False,
+        "roc_auc": None,
+        "by_label": by_label,
+        "labels": Table(caption, header, rows),
         "images": list(_wrong_images(predictions, names)),
         "num_open": _OPEN_IMAGES,
     }
@@ -241,6 +274,12 @@ def _calibration_figure(predictions: Predictions) -> Figure:
     )
 
 
+def _label_text(label: npt.NDArray[np.integer], names: Sequence[str]) -> str:
+    if label.ndim == 0:
+        return names[int(label)]
+    return ", ".join(names[k] for k in np.flatnonzero(label).tolist()) or "no label"
+
+
 def _wrong_images(
     predictions: Predictions, names: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
@@ -254,6 +293,6 @@ def _wrong_images(
         yield {
             "image": image,
             "data": base64.b64encode(image.jpeg).decode("ascii"),
-            "label": names[predictions.labels[row]],
+            "label": _label_text(predictions.labels[row], names),
             "guesses": list(zip(guesses, probabilities, strict=True))[:_SHOWN_GUESSES],
         }

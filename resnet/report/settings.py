@@ -113,7 +113,8 @@ def _of_recipe(config: Config) -> Config | None:
         num_images, num_classes = config.num_train_examples, config.num_classes
         recipe = recipe_file.get(config.recipe)
         recipe = own.fitted(recipe, num_images, num_classes, config.median_side)
-        return resolve(recipe, {}, num_images, config.class_names)
+        classes = config.class_names, config.multi_label
+        return resolve(recipe, {}, num_images, *classes)
     except (UserError, OSError, ValueError, TypeError):
         return None
 

@@ -10,7 +10,7 @@ from typing import Any
 from resnet.base.text import counted, duration
 from resnet.checkpoint import retention
 from resnet.config import phases
-from resnet.config.config import BEST_METRICS, Derived
+from resnet.config.config import BEST_METRICS, Derived, main_metric
 from resnet.metrics.accuracy import interval_text
 from resnet.report import words
 from resnet.report.charts import Table
@@ -18,7 +18,6 @@ from resnet.report.folder import RunFolder
 from resnet.report.words import MISSING, number, percent
 
 PHASE, CHECKPOINT, START, FAULT = "phases", "checkpoints", "starts and ends", "faults"
-_IS_RESULT = {"top1", "count"}.issubset
 _KINDS = {"eval": "", "eval_ema": " (EMA weights)"}
 _SETTINGS = {
     "image_size": " at {} px",
@@ -45,16 +44,21 @@ _TOLD_DIFFERENCE = 0.01  # Of balanced accuracy and top-1, equal for classes of 
 
 
 def title(folders: Sequence[RunFolder]) -> str:
-    """Returns data, network and top-1; of several runs, what is the same in all."""
+    """Returns data, network and accuracy; of several runs, what is the same in all."""
     data, network = (
         names.pop() if len(names := {name_of(run) for run in folders}) == 1 else ""
         for name_of in (_data_name, _network_name)
     )
     parts = [network, f"{len(folders):,} runs" if len(folders) > 1 else ""]
-    lasts = [last["top1"] for run in folders if (last := last_evaluation(run))]
-    if len(lasts) == len(folders):
-        ends = dict.fromkeys(percent(top1) for top1 in (min(lasts), max(lasts)))
-        parts.append(f"top-1 {' to '.join(ends)}")
+    metrics = [main_metric(run.config) for run in folders]
+    lasts = [
+        last[metric]
+        for run, (metric, _) in zip(folders, metrics, strict=True)
+        if (last := last_evaluation(run))
+    ]
+    if len(lasts) == len(folders) and len(set(metrics)) == 1:
+        ends = dict.fromkeys(percent(value) for value in (min(lasts), max(lasts)))
+        parts.append(f"{metrics[0][1]} {' to '.join(ends)}")
     text = ", ".join(filter(None, parts))
     if not data or not text:
         return data or text or f"Report of {folders[0].name}"
@@ -91,14 +95,18 @@ def comparison(runs: Sequence[RunFolder]) -> Table:
     rows = []
     has_top1 = {_metric(run) for run in runs} == {"top1"}
     best_title = "top-1, best" if has_top1 else "best"
+    names = {main_metric(run.config)[1] for run in runs}
     for run in runs:
+        metric, name = main_metric(run.config)
         last, best = last_evaluation(run), best_evaluation(run)
         seconds = training_seconds(run)
         row = {
             "run": run.name,
-            "top-1, last": percent(last["top1"]) if last else MISSING,
-            "95 % interval": interval_text(last["top1"], last["count"])
+            f"{' or '.join(sorted(names))}, last": percent(last[metric])
             if last
+            else MISSING,
+            "95 % interval": interval_text(last["top1"], last["count"])
+            if last and "top1" in last
             else MISSING,
             best_title: _best(run, best) if best else MISSING,
             "cross-entropy": last.get("cross_entropy") if last else None,
@@ -126,15 +134,18 @@ def comparison(runs: Sequence[RunFolder]) -> Table:
 
 def last_evaluation(run: RunFolder) -> Mapping[str, Any] | None:
     """Returns the last line of evaluation, of EMA weights as programs take; or None."""
+    return next(reversed(_results(run)), None)
+
+
+def _results(run: RunFolder) -> list[Mapping[str, Any]]:
     lines = run.of_kind("eval_ema") or run.of_kind("eval")
-    return next(filter(_IS_RESULT, reversed(lines)), None)
+    return list(filter({main_metric(run.config)[0], "count"}.issubset, lines))
 
 
 def best_evaluation(run: RunFolder) -> Mapping[str, Any] | None:
     """Returns the best line of evaluation of the weights of `last_evaluation`."""
     metric = _metric(run)
-    lines = run.of_kind("eval_ema") or run.of_kind("eval")
-    results = [line for line in filter(_IS_RESULT, lines) if metric in line]
+    results = [line for line in _results(run) if metric in line]
     return max(results, key=lambda line: line[metric], default=None)
 
 
@@ -214,17 +225,21 @@ def _what(run: RunFolder) -> str:
 
 def _how_well(run: RunFolder) -> str:
     last, best = last_evaluation(run), best_evaluation(run)
+    main, name = main_metric(run.config)
     for line in run.of_kind("eval_train")[-1:]:
-        text = f"Without validation: top-1 {percent(line['top1'])} on {line['count']:,}"
+        text = f"Without validation: {name} {percent(line[main])} on {line['count']:,}"
         return f"{text} of the training images, which the network has seen."
     if last is None or best is None:
         return "No evaluation has been logged yet."
-    interval = interval_text(last["top1"], last["count"])
-    text = f"Top-1 {percent(last['top1'])} (95 % interval: {interval})"
+    text = f"{name[0].upper()}{name[1:]} {percent(last[main])}"
+    if main == "top1":
+        text += f" (95 % interval: {interval_text(last[main], last['count'])})"
     if "top5" in last:
         text += f", top-5 {percent(last['top5'])}"
-    mean = last.get("balanced_accuracy", last["top1"])
-    if abs(mean - last["top1"]) >= _TOLD_DIFFERENCE:
+    if "mean_roc_auc" in last:
+        text = f"mAP {percent(last[main])}, mean ROC-AUC {last['mean_roc_auc']:.4f}"
+    mean = last.get("balanced_accuracy", last[main])
+    if abs(mean - last[main]) >= _TOLD_DIFFERENCE:
         text += f", balanced accuracy {percent(mean)}"
         text += f", macro F1 {percent(last['macro_f1'])}"
     text += f" on {last['count']:,} validation images{_KINDS[last['kind']]}"

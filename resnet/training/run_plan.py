@@ -41,12 +41,13 @@ def print_plan(
     """
     num_examples = recipe.num_train_examples
     class_names: tuple[str, ...] = ()
+    multi_label = False
     if data_dir:
         contents = manifest.load(data_dir, "train").manifest
         recipe = fitted(recipe, contents)
         num_examples = contents.splits["train"].num_examples
-        class_names = contents.class_names
-    config = resolve(recipe, overrides, num_examples, class_names)
+        class_names, multi_label = contents.class_names, contents.multi_label
+    config = resolve(recipe, overrides, num_examples, class_names, multi_label)
     if data_dir:
         splits_to_read(config, contents, says_what_lacks=True)
     if config.initial_weights:

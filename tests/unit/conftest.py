@@ -293,8 +293,8 @@ def _write_tiny_set(
                     images[index],
                     height=height,
                     width=width,
-                    label=tf_example.FIRST_LABEL + labels[index],
-                    class_name=class_names[labels[index]],
+                    labels=[tf_example.FIRST_LABEL + labels[index]],
+                    class_names=[class_names[labels[index]]],
                     filename=f"{index}.jpg",
                 )
             )
@@ -305,7 +305,7 @@ def _write_tiny_set(
                 num_bytes=len(content),
                 sha256=hashlib.sha256(content).hexdigest(),
                 offsets=offsets,
-                class_indices=labels[begin:end],
+                labels=np.array(labels[begin:end]),
             )
         )
     written = class_mixing.write_split(folder, split, contents, len(class_names))

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
 from resnet.metrics import class_metrics
-from resnet.metrics.class_metrics import ByClass
+from resnet.metrics.class_metrics import ByClass, ByLabel
 
 
 def counts_of(labels: np.ndarray, predicted: np.ndarray, num_classes: int) -> ByClass:
@@ -72,6 +72,28 @@ def test_two_classes_are_decided_as_by_scikit_learn(rows):
         precision = metrics.precision_score(is_positive, called, zero_division=np.nan)
         assert row.precision == pytest.approx(precision, nan_ok=True)
         assert row.false_positive_rate == np.mean(called[negatives])
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 20), share=st.floats(0, 1))
+def test_several_labels_are_measured_as_by_scikit_learn(seed, count, share):
+    """With equal scores, and with labels that no image or every image has."""
+    generator = np.random.default_rng(seed)
+    labels = (generator.random((count, 3)) < share).astype(np.uint8)
+    scores = generator.integers(0, 9, (count, 3)) / 8
+    by_label = ByLabel.of_scores(scores, labels)
+    assert by_label.positive.tolist() == labels.sum(axis=0).tolist()
+    present, lacking = labels.any(axis=0), (labels == 0).any(axis=0)
+    precision, area = metrics.average_precision_score, metrics.roc_auc_score
+    for values, mean, expected, chosen in (
+        (by_label[1], by_label.mean_average_precision, precision, present),
+        (by_label[2], by_label.mean_roc_auc, area, present & lacking),
+    ):
+        assert np.isnan(values).tolist() == (~chosen).tolist()
+        theirs = 0.0
+        if chosen.any():
+            theirs = expected(labels[:, chosen], scores[:, chosen], average="macro")
+        assert mean == pytest.approx(theirs)
 
 
 def test_probabilities_that_round_to_one_are_still_in_order():

@@ -60,7 +60,7 @@ def test_a_plan_puts_each_image_into_one_shard(raw, tmp_path):
     assert sorted(names) == sorted(str(path) for path in raw.rglob("*.JPEG"))
     assert names != sorted(names)
     for job in jobs:
-        classes = [plan.source.class_names[index] for index in job.class_indices]
+        classes = [job.class_names[index] for (index,) in job.class_indices]
         assert classes == [image.class_name for image in job.images]
     assert not (tmp_path / "set").exists()
 

@@ -44,7 +44,7 @@ def converted_set(tmp_path):
 
 
 def index_of(offsets):
-    index = np.zeros(len(offsets), manifest.RECORD_INDEX)
+    index = np.zeros(len(offsets), manifest.record_index_type())
     index["offset"] = offsets
     return index
 
@@ -52,8 +52,8 @@ def index_of(offsets):
 def write_set(records_dir, index_dir, **source):
     name = "train/train-0000{}-of-00002".format
     contents = [
-        ShardContent(name(0), 20, "a" * 64, [0, 10], [0, 1]),
-        ShardContent(name(1), 10, "b" * 64, [0], [1]),
+        ShardContent(name(0), 20, "a" * 64, [0, 10], np.array([0, 1])),
+        ShardContent(name(1), 10, "b" * 64, [0], np.array([1])),
     ]
     for shard in contents:
         (records_dir / shard.path).write_bytes(bytes(shard.num_bytes))
@@ -122,8 +122,9 @@ def every_place(value, place=()):
 # What these should be is only known to who reads the records.
 ANY_TEXT = {"sha256", "index_sha256", "image_key", "label_key", "name", "reason"}
 HARMLESS = [(n, []) for n in ("class_descriptions", "skipped_images", "depth_window")]
+HARMLESS.append(("multi_label", True))  # The index has another form then.
 OPTIONAL = {
-    "images_dir",
+    *("images_dir", "multi_label"),
     *("class_descriptions", "skipped_images"),
     *("image_key", "label_key", "image_format", "median_side", "depth_window"),
 }

@@ -6,10 +6,10 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 45_169,
-    "product modules": 295,
+    "product lines": 45_689,
+    "product modules": 296,
     "lab lines": 3_050,
-    "test lines": 47_661,
+    "test lines": 48_141,
 }
 
 

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from data_prep.records import tf_example, tfrecord
 from resnet.base.errors import UserError
 
-VALUES = st.binary() | st.integers(-(2**63), 2**63 - 1)
+INTEGERS = st.integers(-(2**63), 2**63 - 1)
+VALUES = st.binary() | INTEGERS
+LISTS = st.lists(INTEGERS, max_size=3) | st.lists(st.binary(), max_size=3)
 
 
 def example_of(**lists) -> tf.train.Example:
@@ -22,18 +24,19 @@ def example_of(**lists) -> tf.train.Example:
     return example
 
 
-@given(st.dictionaries(st.text(max_size=5), VALUES, max_size=6))
+@given(st.dictionaries(st.text(max_size=5), st.one_of(VALUES, LISTS), max_size=6))
 def test_tensorflow_parses_what_was_encoded_and_order_changes_no_byte(features):
     encoded = tf_example.encode_example(features)
     backwards = dict(reversed(features.items()))
     assert tf_example.encode_example(backwards) == encoded
-    expected = example_of(**{name: [value] for name, value in features.items()})
+    lists = {n: v if isinstance(v, list) else [v] for n, v in features.items()}
+    expected = example_of(**lists)
     assert tf.train.Example.FromString(encoded) == expected
     assert encoded == expected.SerializeToString(deterministic=True)
 
 
 def test_an_image_has_the_features_of_the_tpu_scripts_and_keeps_bytes_of_names():
-    options = {"height": 3, "width": 300, "label": 1000, "class_name": "n15"}
+    options = {"height": 3, "width": 300, "labels": [1000], "class_names": ["n15"]}
     serialized = tf_example.image_example(b"jpeg", filename="\udcff.JPEG", **options)
     features = {
         "image/encoded": [b"jpeg"],

@@ -72,7 +72,7 @@ def change_manifest(root, changes, **of_split):
 
 
 def rewrite(root, shard, records):
-    """Replaces a shard by other records; the index then agrees with them."""
+    """Replaces a shard by other records; the index then has these, of class 0."""
     framed = [tfrecord.frame_record(record) for record in records]
     data = b"".join(framed)
     (root / shard_path(shard)).write_bytes(data)
@@ -81,9 +81,12 @@ def rewrite(root, shard, records):
     index = manifest.read_index(record_set, split)
     lengths = [0, *(len(record) for record in framed[:-1])]
     index["offset"][manifest.shard_of_example(split) == shard] = np.cumsum(lengths)
+    index["class_index"][manifest.shard_of_example(split) == shard] = 0
+    counts = tuple(np.bincount(index["class_index"], minlength=len(NAMES)).tolist())
     path, sha256 = manifest.write_index(root, "train", index)
+    of_index = {"index_path": path, "index_sha256": sha256, "label_counts": counts}
     change = {"num_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    change_manifest(root, {shard: change}, index_path=path, index_sha256=sha256)
+    change_manifest(root, {shard: change}, **of_index)
 
 
 def example(index, label=1, **changes):
@@ -156,7 +159,7 @@ def test_shards_of_the_same_layout_that_took_each_others_place_are_found(
     tmp_path, write_tiny_set
 ):
     images = [encoded_image(3), encoded_image(4)] * 2
-    write_tiny_set(tmp_path, images, [0, 1, 1, 0], NAMES, [2, 2])
+    write_tiny_set(tmp_path, images, [0, 1, 0, 1], NAMES, [2, 2])
     paths = [tmp_path / shard_path(index, 2) for index in (0, 1)]
     first, second = (path.read_bytes() for path in paths)
     assert len(first) == len(second)
@@ -196,10 +199,17 @@ def test_whole_records_that_hold_something_else_are_found(root, record, what):
     assert problem.startswith(what)
 
 
-def test_other_labels_than_the_manifest_counts_are_found(root):
+def test_other_labels_than_those_of_the_index_are_found(root):
     rewrite(root, 1, [example(0, 1), example(1, 1), example(2, 3)])
-    what = "it states 3 train examples of class 'ant', the records contain 4;"
-    assert check(root) == [("manifest.json", None, f"{what} 2 classes differ")]
+    what = "it has the classes (2,), and (0,) in the index"
+    assert check(root) == [(shard_path(1), offsets_of(root, 1)[2], what)]
+
+
+def test_labels_of_the_index_are_those_that_the_manifest_counts(root):
+    change_manifest(root, {}, label_counts=(9, 0, 0))
+    ((path, _, what),) = check(root)
+    assert path == "train-index.npy"
+    assert "it has other label_counts" in what
 
 
 def test_records_are_checked_without_their_offsets(root):
