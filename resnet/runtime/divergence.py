@@ -63,6 +63,16 @@ def check_loss(
     )
 
 
+class Disagreement(AgreedFailure):
+    """The ranks have different states: after `step`, those of `digests` on `hosts`."""
+
+    def __init__(
+        self, sentence: str, step: int, digests: Sequence[int], hosts: Sequence[str]
+    ) -> None:
+        super().__init__(sentence)
+        self.facts = {"step": step, "digests": list(digests), "hosts": list(hosts)}
+
+
 def check_equal(what: str, digests: Sequence[object], hosts: Sequence[str]) -> None:
     """Ends a run if what must be the same on all ranks isn't.
 
@@ -110,6 +120,7 @@ def check_state(
     """
     arrays = [_array(tensor) for tensor in common.values()]
     digests = digests_of(arrays)
+    own_digest = _digest_by_name(dict(zip(common, digests, strict=True)))
     bad_own = _first_not_finite(own, map(_array, own.values()))
     bad = _first_not_finite(common, arrays)
     report = bad_own, bad, google_crc32c.value(repr(digests).encode()), platform.node()
@@ -130,8 +141,12 @@ def check_state(
         columns = zip(common, *communicator.allgather(digests), strict=True)
         name = next(name for name, *column in columns if len(set(column)) > 1)
         what = f"the values of {name} after step {step}"
-        check_equal(what, digests_of_ranks, hosts)
-    return _digest_by_name(dict(zip(common, digests, strict=True)))
+        try:
+            check_equal(what, digests_of_ranks, hosts)
+        except AgreedFailure as error:
+            of_states = communicator.allgather(own_digest)
+            raise Disagreement(str(error), step, of_states, hosts) from error
+    return own_digest
 
 
 def digest_of_state(tensors: Mapping[str, Any]) -> int:

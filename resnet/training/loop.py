@@ -16,6 +16,7 @@ from resnet.evaluation.evaluations import Evaluations
 from resnet.exchange.gradients import GradientExchange, LocalExchange, make_exchange
 from resnet.metrics.run_log import RunLog
 from resnet.optim.train_state import TrainState
+from resnet.runtime.disagreement import OpenDisagreement
 from resnet.runtime.divergence import check_loss
 from resnet.runtime.job import Job, Run
 from resnet.runtime.preemption import RESUME, START_AGAIN, Preempted, stop_requested
@@ -51,6 +52,7 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
         config, state, communicator, run.lock, run.verify_records
     )
     log.training_starts()
+    disagreement = OpenDisagreement(run.folder, communicator)
     save_state = functools.partial(save, manager, log)
     with closing(log), closing(manager), manager.saved_if_failed(save_state):
         if communicator.any_rank(stop_requested(job.signals)):
@@ -93,8 +95,10 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
             is_last = state.step == config.last_step
             is_stopped = result.stop_requested or audit.stops_run
             is_wanted = result.save_requested and state.is_synchronized
+            is_wanted |= disagreement.step == state.step
             if is_wanted or is_stopped or is_last or manager.is_due:
                 save_state()
+            disagreement.settle(state.step, state.saved_digest)
             if is_stopped and not (is_last and run.evaluated is None):
                 manager.finish()
                 reason = f"stopped after step {state.step}, which is saved"

@@ -206,3 +206,37 @@ def test_audits_change_no_bit_of_a_run_and_can_stop_it(
         *("start", "audit", "end"),
         *("start", "end"),
     ]
+
+
+# Wrong weights reach the gradients of the next step, and so the weights of all ranks.
+@pytest.mark.parametrize(("last_right_step", "is_settled"), [(5, True), (4, False)])
+def test_a_resumed_run_says_which_of_two_ranks_was_right(
+    run, records, tmp_path, monkeypatch, communicator, last_right_step, is_settled
+):
+    flags = (*TRAINING_FLAGS, f"--data_dir={records}", f"--model_dir={tmp_path}")
+    run(resnet_main, *flags, "--stop_after_steps=3")
+    step = TrainStep.__call__
+
+    def drifting(self, last, settings, *arguments, **more):
+        result = step(self, last, settings, *arguments, **more)
+        if communicator.rank == 1 and settings.step in drifting_steps:
+            variable = self._state.trainable_variables[0]
+            variable.assign(variable + 1e-6)
+        return result
+
+    drifting_steps = range(last_right_step, 6)
+    monkeypatch.setattr(TrainStep, "__call__", drifting)
+    done = run(resnet_main, *flags, code=1)
+    assert "it is unknown which are wrong" in done.stderr
+    monkeypatch.setattr(TrainStep, "__call__", step)
+    done = run(resnet_main, *flags)
+    (settled,) = [
+        event["reason"]
+        for event in history.read(tmp_path)[0]
+        if event["event"] == "settled"
+    ]
+    assert ("after step 6 is now that which rank 0 on " in settled) == is_settled
+    assert (", so rank 1 on " in settled) == is_settled
+    assert settled in done.stderr
+    done = run(resnet_main, *flags)
+    assert "is now that" not in done.stderr

@@ -6,10 +6,10 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 45_689,
-    "product modules": 296,
+    "product lines": 45_830,
+    "product modules": 297,
     "lab lines": 3_050,
-    "test lines": 48_141,
+    "test lines": 48_200,
 }
 
 
