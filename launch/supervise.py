@@ -4,10 +4,10 @@ python launch/supervise.py --max_restarts=3 -- mpirun -np 4 -hosts a,b \
     python resnet/resnet_main.py --data_dir=RECORDS --model_dir=MODEL
 python launch/supervise.py --model_dir=MODEL -- bash train.sh
 
-Hosts that can no longer be reached are left out, and those on which --self_test
-has found a core that computes wrongly. A run is not restarted after a user's
-mistake (exit code 2), a stop request (75), or a second failure at the same
-step.
+Hosts that can no longer be reached are left out, and those on which
+--self_test, or an audit with --on_bad_rank=stop, has found wrong results. A run
+is not restarted after a user's mistake (exit code 2), a stop request (75), or a
+second failure at the same step.
 
 If the command doesn't contain --model_dir, such as a script, pass --model_dir
 to this program. Hosts can be left out only if the command is mpirun and names
@@ -90,9 +90,10 @@ def supervise(
             note = f"the training has ended; restarts: {len(failed_at)}"
             history.append(model_dir, "supervisor", reason=note)
             return 0
-        if code == REQUEUE_EXIT_CODE or requests.seen:
-            return code
         failure = history.read_failure(model_dir) or {}
+        is_stop = code == REQUEUE_EXIT_CODE and not hosts_to_leave_out(failure)
+        if is_stop or requests.seen:
+            return code
         # A refused second start says so, too, while the run goes on.
         is_locked = code == EXIT_CODE and failure.get("locked") is True
         if code == EXIT_CODE and not (is_locked and failed_at):
@@ -141,7 +142,7 @@ def settings_of(model_dir: pathlib.Path) -> Config | None:
 def place_of_failure(model_dir: pathlib.Path, failure: Mapping[str, Any]) -> str:
     """Returns the step at which the run failed or, if unknown, the last saved step."""
     if hosts := hosts_to_leave_out(failure):
-        return f"the self-test of {', '.join(hosts)}"
+        return f"wrong results of {', '.join(hosts)}"
     if failure.get("step") is not None:
         return f"step {failure['step']}"
     saved = step_dirs.saved_steps(model_dir)

@@ -314,6 +314,8 @@ def recorded(config: Config, communicator: Communicator) -> Iterator[None]:
         except Preempted as error:
             if is_writer:
                 history.append(model_dir, "end", step=error.step, reason=str(error))
+                if error.hosts:
+                    history.write_failure(model_dir, str(error), hosts=error.hosts)
             raise
         except AgreedFailure as error:
             if is_writer:

@@ -31,9 +31,10 @@ TOLERANCE = 1e-5
 
 
 def read_metrics(model_dir: Path) -> list[dict[str, Any]]:
-    """Returns the lines of a run's metrics.jsonl."""
+    """Returns the lines of a run's metrics.jsonl, except the receipts."""
     text = (model_dir / "metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+    lines = map(json.loads, text.splitlines())
+    return [line for line in lines if line["kind"] != "receipt"]
 
 
 def evaluation_lines(model_dir: Path) -> list[dict[str, Any]]:

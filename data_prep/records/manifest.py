@@ -310,10 +310,19 @@ def load(data_dir: str, split: str | None) -> RecordSet:
     record_set = find(data_dir)
     if record_set is None:
         folder = pathlib.Path(os.path.abspath(data_dir))
-        words = "--raw_data_dir=RAW", f"--local_scratch_dir={data_dir}"
+        words = ["--raw_data_dir=RAW", f"--local_scratch_dir={data_dir}"]
+        if (folder / CONVERSION_FOLDER).is_dir():
+            raise UserError(
+                f"{folder} holds a conversion that isn't finished: it has no"
+                f" {FILE_NAME} yet. Rerun the command of that conversion, which goes on"
+                " with it."
+            )
         if folder.is_dir() and any(folder.iterdir()):  # The images themselves?
             raw, records = f"--raw_data_dir={data_dir}", f"{folder}-records"
-            words = raw, f"--local_scratch_dir={records}"
+            words = [raw, f"--local_scratch_dir={records}"]
+            names = [entry.name.lower() for entry in folder.iterdir()]
+            if not any(name.startswith(("val", "test", "dev")) for name in names):
+                words.insert(1, "--validation_fraction=0.1")
         raise UserError(
             f"{folder} is not a record set: it has no {FILE_NAME}, nor has"
             f" {folder.parent}. A conversion writes that file at its end: convert the"
@@ -337,7 +346,9 @@ def find(data_dir: str) -> RecordSet | None:
     with naming_failures(f"reading the record set in {data_dir}"):
         if not folder.is_dir():
             raise UserError(
-                f"data_dir must be a folder of record files; {folder} is not a folder"
+                f"data_dir must be a folder of record files; {folder}"
+                f" {'is not a folder' if folder.exists() else 'does not exist'}. Name"
+                " the --local_scratch_dir of the conversion."
             )
         if (own := _set_at(folder)) is not None:
             return own

@@ -179,7 +179,8 @@ def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
         found = {own or TRAIN: root}
         if own:
             warnings += (
-                f"{' and '.join(names)} beside {root} are not read; name the folder of"
+                f"{' and '.join(names)} beside {root}"
+                f" {'are' if len(names) > 1 else 'is'} not read; name the folder of"
                 f" all instead: --raw_data_dir={shlex.quote(str(root.parent))}",
             )
     train, folder = found.get(TRAIN), found.get(VALIDATION)
@@ -314,7 +315,8 @@ def list_images(
     if unknown := tuple(indices)[len(known) :] if known else ():
         raise UserError(
             f"each class in {source} must have images for training;"
-            f" {len(unknown)} have none: {first_of(map(repr, unknown))}"
+            f" {len(unknown)} have none: {first_of(map(repr, unknown))}. Those for"
+            f" training are {first_of(known, 10)}, which must be spelled alike."
         )
     return dataclasses.replace(images, class_names=tuple(indices))
 

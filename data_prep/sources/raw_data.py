@@ -48,7 +48,9 @@ def open_raw_data(
     if not root.is_dir():
         raise UserError(
             "raw_data_dir must be a folder with images or with the archives of ImageNet"
-            f" or CIFAR-10; {root} is not a folder"
+            f" or CIFAR-10; {root}"
+            f" {'is not a folder' if root.exists() else 'does not exist'}. Name that"
+            " folder, after unpacking it if it is a zip file."
         )
     kinds: dict[str, Callable[[pathlib.Path], Source]] = {}
     if files := archives.find(root):

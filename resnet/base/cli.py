@@ -163,7 +163,7 @@ def parse(
         example = "--model_dir=MODEL" if "model_dir" in parsed else "--name=value"
         raise UserError(
             f"expected only flags, such as {example}; got {arguments[0]!r}."
-            " --help lists the flags."
+            " A path with spaces needs quotes. --help lists the flags."
         )
     flags.FLAGS.mark_as_parsed()  # Absl's logging asks for it.
     values, given, problems = {}, {}, []

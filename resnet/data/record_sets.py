@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from absl import logging
 
-from data_prep.records import indexing, manifest, verified
+from data_prep.records import in_place, indexing, manifest, verified
 from data_prep.records.manifest import RecordSet, Split
 from resnet.base import commands
 from resnet.base.errors import UserError
@@ -125,6 +126,12 @@ def check_split(
     )
     with communicator.collective_errors():
         manifest.check_files(record_set, split.name, shards)
+        if record_set.manifest.images_dir:  # By example, ranks divide the files.
+            index = manifest.read_index(record_set, split)
+            own = index[np.isin(index["shard"], shards)]
+            if shard_by == "example":
+                own = own[communicator.rank :: communicator.num_ranks]
+            in_place.check_files(record_set.records_dir, split, own)
     if shard_by == "example":  # One object for all ranks: they may be thousands.
         return [shards] * communicator.num_ranks
     shards_of_ranks = communicator.allgather(shards)

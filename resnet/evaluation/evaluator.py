@@ -66,7 +66,9 @@ class Result:
     def headline(self) -> dict[str, float]:
         """The metrics that tell most, by what logs call them."""
         if self.by_label is None:
-            return {"Top-1 accuracy": self.top1, "Top-5 accuracy": self.top5}
+            top5 = {"Top-5 accuracy": self.top5}
+            is_certain = accuracy.top5_is_certain(self.num_classes)
+            return {"Top-1 accuracy": self.top1, **({} if is_certain else top5)}
         return {
             "Mean average precision": self.by_label.mean_average_precision,
             "Mean ROC-AUC": self.by_label.mean_roc_auc,

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from types import FrameType
 from typing import Any, Protocol
@@ -31,14 +31,19 @@ class Preempted(Exception):
     """All ranks have stopped, since one of them was asked to.
 
     `advice` is a sentence about what to do next, without its full stop; `step` is the
-    last step of a training.
+    last step of a training. `hosts` are those that a supervisor should leave out of the
+    next start.
     """
 
     def __init__(
-        self, reason: str, advice: str = RESUME, step: int | None = None
+        self,
+        reason: str,
+        advice: str = RESUME,
+        step: int | None = None,
+        hosts: Sequence[str] = (),
     ) -> None:
         super().__init__(reason)
-        self.advice, self.step = advice, step
+        self.advice, self.step, self.hosts = advice, step, tuple(hosts)
 
 
 def catch_stop_signals(handler: Callable[[int, FrameType | None], None]) -> None:

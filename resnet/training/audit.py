@@ -75,13 +75,17 @@ def auditors(places: Sequence[Place]) -> list[list[int]]:
 
 
 class Audit:
-    """The audits of a run on one rank."""
+    """The audits of a run on one rank.
+
+    `bad_rank` names the last rank that has computed wrongly, if any, `bad_hosts` the
+    hosts of all.
+    """
 
     def __init__(self, state: TrainState, reading: Reading, job: Job) -> None:
         """Chooses who audits whom; to be called on all ranks if audits are wanted."""
         self._config, self._state = state.config, state
         self._communicator, self._reading = job.communicator, reading
-        self._bad_rank = ""  # The last one that has computed wrongly.
+        self.bad_rank, self.bad_hosts = "", set[str]()
         self._due: frozenset[int] = frozenset()
         if not self._config.audit_every:
             return
@@ -115,14 +119,7 @@ class Audit:
     @property
     def stops_run(self) -> bool:
         """Whether the run is to stop, since a rank has computed wrongly."""
-        return bool(self._bad_rank) and self._config.on_bad_rank == "stop"
-
-    @property
-    def why_stopped(self) -> str:
-        """What to add to the reason of a stop; empty for one that was requested."""
-        if not self.stops_run:
-            return ""
-        return f", since {self._bad_rank} has computed wrong gradients"
+        return bool(self.bad_rank) and self._config.on_bad_rank == "stop"
 
     def __call__(self, train_step: TrainStep, last: Batch) -> list[tf.Tensor] | None:
         """Returns the right loss and gradients of the last micro-batch, if it is due.
@@ -194,10 +191,11 @@ class Audit:
         """Reports the ranks that have computed the gradients of a rank wrongly."""
         step = self._state.step + 1
         for culprit in sorted(wrong):
-            self._bad_rank = self._name(culprit)
+            self.bad_rank = self._name(culprit)
+            self.bad_hosts.add(self._places[culprit].host)
             whose = "its" if culprit == rank else f"rank {rank}'s"
             sentence = (
-                f"{self._bad_rank} has computed {whose} gradients of step {step}"
+                f"{self.bad_rank} has computed {whose} gradients of step {step}"
                 " differently from the ranks that agree, whose gradients are taken. Its"
                 " processor or memory may be faulty: run resnet-selftest there, or"
                 " leave this host out."

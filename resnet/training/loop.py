@@ -102,7 +102,10 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
             if is_stopped and not (is_last and run.evaluated is None):
                 manager.finish()
                 reason = f"stopped after step {state.step}, which is saved"
-                raise Preempted(reason + audit.why_stopped, step=state.step)
+                if audit.stops_run:
+                    reason += f", since {audit.bad_rank} has computed wrong gradients"
+                hosts = sorted(audit.bad_hosts) if audit.stops_run else ()
+                raise Preempted(reason, step=state.step, hosts=hosts)
         manager.finish()
         if state.saved_digest is not None:
             log.receipt()

@@ -12,6 +12,7 @@ from resnet.checkpoint import tensors
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from tests.fault.conftest import LARGE_CHECKPOINTS
+from tests.main_run import read_metrics
 from tests.processes import completed
 
 pytestmark = pytest.mark.fault
@@ -188,7 +189,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(start, model_dir, outcom
         outcome("disk full, then not", job, code)
         assert code == REQUEUE_EXIT_CODE, job.output
         assert job.output.count("can't be written") >= 1
-        lines = (model_dir / "metrics.jsonl").read_text().splitlines()
+        lines = read_metrics(model_dir)
         assert len(lines) == saved_steps(model_dir)[-1]  # One for each step.
         shutil.rmtree(model_dir / "checkpoints")
     finally:

@@ -8,8 +8,8 @@ import pytest
 
 from resnet.checkpoint import tensors
 from resnet.checkpoint.step_dirs import of_step, saved_steps
-from resnet.metrics import jsonl
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
+from tests.main_run import read_metrics
 
 pytestmark = pytest.mark.fault
 
@@ -84,8 +84,8 @@ def test_on_as_many_ranks_all_is_the_same_bit_for_bit(
         np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
     assert read_order(tmp_path / "log") == read_order(tmp_path / "whole-log")
     lines = [
-        [(line["step"], line["loss"]) for line in jsonl.read(path)]
-        for path in (model_dir / "metrics.jsonl", whole / "metrics.jsonl")
+        [(line["step"], line["loss"]) for line in read_metrics(folder)]
+        for folder in (model_dir, whole)
     ]
     assert lines[0] == lines[1]
     assert [step for step, _ in lines[0]] == list(range(1, 31))
@@ -98,7 +98,7 @@ def test_on_other_ranks_the_batches_are_the_same(
 ):
     whole = interrupted(before, later)
     assert read_order(tmp_path / "log") == read_order(tmp_path / "whole-log")
-    steps = [line["step"] for line in jsonl.read(model_dir / "metrics.jsonl")]
+    steps = [line["step"] for line in read_metrics(model_dir)]
     assert steps == list(range(1, 31))
     # Each rank normalizes by its own part of the batch, so that the weights differ;
     # but not by more than some steps of the whole training.

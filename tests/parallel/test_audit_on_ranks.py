@@ -203,7 +203,7 @@ def test_audits_change_no_bit_of_a_run_and_can_stop_it(
     assert kept[0] == kept[1] == kept[2]
     events = history.read(tmp_path / "stopped")[0]
     assert [event["event"] for event in events] == [
-        *("start", "audit", "end"),
+        *("start", "audit", "end", "failure"),
         *("start", "end"),
     ]
 

@@ -17,6 +17,7 @@ from eval import resnet_eval
 from resnet import resnet_main
 from resnet.data import example_order
 from tests import damaged_record, smallest, tiny_set
+from tests.main_run import read_metrics
 from tests.processes import completed
 
 BATCH = 6
@@ -112,8 +113,8 @@ def test_a_damaged_record_is_skipped_and_counted_and_ranks_stay_in_step(
     assert found == [
         DAMAGED + 1 if one == DAMAGED else one for one in expected_order(0, 8)
     ]
-    lines = (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()
-    skipped = [json.loads(line)["skipped_records"] for line in lines]
+    lines = read_metrics(tmp_path / "model")
+    skipped = [line["skipped_records"] for line in lines]
     assert len(skipped) == 4
     assert sum(skipped) == 2  # Once in each of two epochs.
 

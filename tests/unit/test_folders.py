@@ -195,7 +195,7 @@ def test_the_folder_of_a_split_is_read_as_that_and_the_others_are_named(tmp_path
         source = raw_data.open_raw_data(tmp_path / folder)
         assert list(source.splits) == [split]
         (warning,) = source.warnings
-        assert warning.startswith(f"{beside} beside {tmp_path / folder} are not read")
+        assert warning.startswith(f"{beside} beside {tmp_path / folder} ")
         assert warning.endswith(f"--raw_data_dir={tmp_path}")
     (tmp_path / "train").rename(tmp_path / "other")  # Now it is only a name.
     assert list(raw_data.open_raw_data(tmp_path / "test").splits) == ["train"]
@@ -236,5 +236,5 @@ def test_what_is_wrong_is_named(tmp_path, files, message):
     touch(tmp_path, *files)
     with pytest.raises(UserError, match=message):
         raw_data.open_raw_data(tmp_path)
-    with pytest.raises(UserError, match="absent is not a folder"):
+    with pytest.raises(UserError, match="absent does not exist"):
         raw_data.open_raw_data(tmp_path / "absent")

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from data_prep.records import manifest, verification
 from resnet import native
 from resnet.base.errors import UserError
-from resnet.data import record_files
+from resnet.data import record_files, record_sets
 from resnet.data.corrupt_records import describe_corruption
+from resnet.distributed.communicator import AgreedError, Communicator
+from resnet.hardware.placement import ProcessInfo
 from tests.converter_program import (
     convert_here,
     encoded_image,
@@ -168,6 +170,23 @@ def test_damage_is_found_at_every_read(
     batches = train(records, skipping)
     read = np.concatenate([batch.examples[batch.mask] for batch in batches])
     assert sorted(read.tolist()) == [n for n in range(21) if n != 8]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_file_that_is_gone_or_has_another_size_is_found_at_the_start(
+    indexed, is_there
+):
+    communicator = Communicator(ProcessInfo())
+    record_set = manifest.load(str(indexed), "train")
+    split = record_set.manifest.splits["train"]
+    record_sets.check_split(record_set, split, "example", communicator)
+    path = image_of(open_train(indexed), 8)
+    path.unlink()
+    if is_there:
+        path.write_bytes(b"short")
+    problem = "has 5 bytes" if is_there else "can't be read"
+    with pytest.raises(AgreedError, match=f"{re.escape(str(path))} {problem}.*Put "):
+        record_sets.check_split(record_set, split, "example", communicator)
 
 
 def test_splits_may_share_folders(folders, make_config):

@@ -175,9 +175,15 @@ def test_anything_else_is_left_to_the_message_of_load(tmp_path):
     (tmp_path / "image.jpg").write_bytes(b"")
     indexing.make_if_missing(str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["image.jpg"]
-    words = f"--raw_data_dir={tmp_path} --local_scratch_dir={tmp_path}-records"
-    raw = re.escape(words)
+    folders = f"--raw_data_dir={tmp_path}", f"--local_scratch_dir={tmp_path}-records"
+    raw = re.escape(" --validation_fraction=0.1 ".join(folders))
     with pytest.raises(UserError, match=f"is not a record set.*{raw}"):
+        manifest.load(str(tmp_path), "train")
+    (tmp_path / "val").mkdir()
+    with pytest.raises(UserError, match=re.escape(" ".join(folders))):
+        manifest.load(str(tmp_path), "train")
+    (tmp_path / manifest.CONVERSION_FOLDER).mkdir()
+    with pytest.raises(UserError, match=r"a conversion that isn't finished.*Rerun"):
         manifest.load(str(tmp_path), "train")
     with pytest.raises(UserError, match="must be a folder of record files"):
         indexing.make_if_missing(str(tmp_path / "absent"))

@@ -230,6 +230,12 @@ def test_hosts_with_a_core_that_computes_wrongly_are_left_out(supervised):
     assert outcome == (75, ["-hosts a,b,c,d -np 8 x", *again])
 
 
+def test_a_host_whose_gradients_were_wrong_is_left_out(supervised):
+    stop = 'echo \'{"hosts": ["b"]}\' > $failure; exit 75'
+    outcome = supervised(stop, "exit 75", words="-hosts a,b -np 2 x")
+    assert outcome == (75, ["-hosts a,b -np 2 x", "-hosts a -np 1 x"])
+
+
 def test_a_command_of_open_mpi_is_started_as_it_is(supervised, monkeypatch):
     monkeypatch.setenv("VERSION", "mpirun (Open MPI) 4.1.4")
     words = "--host a,b -np 4 x"
