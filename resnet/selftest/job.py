@@ -11,7 +11,7 @@ from absl import logging
 
 from resnet.base import json_file
 from resnet.base.errors import UserError
-from resnet.base.text import counted
+from resnet.base.text import counted, first_of
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.hardware import launchers, physical_cores
 from resnet.hardware.placement import ProcessInfo
@@ -55,9 +55,9 @@ def check(process: ProcessInfo, communicator: Communicator) -> None:
         kernels = " and ".join(dict.fromkeys(of_rank.kernels for of_rank in results))
         logging.info(f"self-test: {counted(num_cores, 'core')} agree, with {kernels}")
     if judged.bad:
-        sentences = list(judged.bad.values())
-        more = f" ({len(sentences) - 1} more hosts likewise)" * (len(sentences) > 1)
-        raise AgreedFailure(f"{sentences[0]}{more}", tuple(judged.bad))
+        first, *others = judged.bad
+        more = f" Other such hosts: {first_of(others)}." if others else ""
+        raise AgreedFailure(f"{judged.bad[first]}{more}", tuple(judged.bad))
 
 
 def _test(cores: Sequence[tuple[int, ...]]) -> HostResult:
