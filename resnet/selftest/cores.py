@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from resnet.hardware import physical_cores
 from resnet.runtime import startup
 from resnet.selftest.verdict import CoreResult, HostResult
+from resnet.watchdog import proc
 
 SEED = 1
 _MOST_SECONDS = 60.0  # Of which a core needs about one.
@@ -93,6 +94,7 @@ def _describe_end(code: int) -> str:
 
 def _compute(cpu: int, path: pathlib.Path, writer: Connection) -> None:
     """Sends what this process computes on a processor, and the seconds it took."""
+    proc.send_signal_at_parents_end(signal.SIGKILL, os.getppid())
     os.sched_setaffinity(0, {cpu})
     import tensorflow as tf
 

@@ -24,7 +24,11 @@ _MOST_SECONDS = 300  # The import of TensorFlow from a busy file server included
 _START = """
 import dataclasses, json, sys
 sys.path[0] = sys.argv[1]
+from resnet.runtime import preemption
 from resnet.selftest import cores
+from resnet.watchdog import proc
+proc.send_signal_at_parents_end(9, int(sys.argv[4]))
+preemption.ignore_stop_signals()  # Its rank heeds them, after the test.
 result = cores.test(json.loads(sys.argv[2]), sys.argv[3])
 print(json.dumps(dataclasses.asdict(result)))
 """
@@ -63,7 +67,8 @@ def check(process: ProcessInfo, communicator: Communicator) -> None:
 def _test(cores: Sequence[tuple[int, ...]]) -> HostResult:
     """Returns what the cores compute, in a process of their own."""
     host = launchers.host_name(os.environ)
-    words = [sys.executable, "-c", _START, str(_REPOSITORY), json.dumps(cores), host]
+    arguments = [str(_REPOSITORY), json.dumps(cores), host, str(os.getpid())]
+    words = [sys.executable, "-c", _START, *arguments]
     try:
         done = subprocess.run(
             words, stdout=subprocess.PIPE, text=True, timeout=_MOST_SECONDS
