@@ -215,7 +215,8 @@ def _pooling(numbers: Numbers, dtype: tf.DType) -> Results:
 
 def _activations(numbers: Numbers, dtype: tf.DType) -> Results:
     ops: Any = native.ops()
-    for number, shape in enumerate(_maps(numbers)):
+    shapes = [shape for _ in range(4) for shape in _maps(numbers)]
+    for number, shape in enumerate(shapes):  # Each function has its own edges.
         x = numbers.floats(*shape, dtype=tf.float32) * np.float32(4)
         x = x.astype(dtype.as_numpy_dtype)
         num_gates, copies = number // 3 % 2, 1 + number // 6 % 2
