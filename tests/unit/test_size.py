@@ -6,7 +6,7 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 45_830,
+    "product lines": 45_850,
     "product modules": 297,
     "lab lines": 3_050,
     "test lines": 48_200,
