@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from data_prep.records import manifest, tf_example, tfrecord
+from data_prep.records import manifest, record_index, tf_example, tfrecord
 from resnet.base.errors import UserError
 from resnet.config.command_line import JobSettings
 from resnet.config.config import Config, load_config
@@ -107,8 +107,10 @@ def encoded_images(data_dir: Path) -> Iterator[tuple[bytes, str]]:
     record_set = manifest.load(str(data_dir), "validation")
     found = record_set.manifest
     split = found.splits["validation"]
-    offsets = manifest.read_index(record_set, split)["offset"]
-    for shard, offset in zip(manifest.shard_of_example(split), offsets, strict=True):
+    offsets = record_index.read_index(record_set, split)["offset"]
+    for shard, offset in zip(
+        record_index.shard_of_example(split), offsets, strict=True
+    ):
         path = record_set.records_dir / split.shards[shard].path
         features = tf_example.parse_example(tfrecord.read_at(path, int(offset)))
         yield tf_example.bytes_of(features, found.image_key), found.image_format

@@ -4,7 +4,7 @@ import pathlib
 
 import tensorflow as tf
 
-from data_prep.records import manifest, tfrecord
+from data_prep.records import manifest, record_index, tfrecord
 
 
 def read_examples(records: pathlib.Path, name: str) -> list[dict]:
@@ -15,11 +15,11 @@ def read_examples(records: pathlib.Path, name: str) -> list[dict]:
     paths = [str(record_set.records_dir / shard.path) for shard in split.shards]
     records_data = list(tf.data.TFRecordDataset(paths).as_numpy_iterator())
     contents = [pathlib.Path(path).read_bytes() for path in paths]
-    offsets = manifest.read_index(record_set, split)["offset"]
+    offsets = record_index.read_index(record_set, split)["offset"]
     assert len(records_data) == len(offsets) == split.num_examples
     examples = []
     for record, offset, shard in zip(
-        records_data, offsets, manifest.shard_of_example(split), strict=True
+        records_data, offsets, record_index.shard_of_example(split), strict=True
     ):
         framed = tfrecord.frame_record(record)
         assert contents[shard][offset : offset + len(framed)] == framed

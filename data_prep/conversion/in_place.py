@@ -21,7 +21,7 @@ from data_prep import worker_processes
 from data_prep.conversion import convert, shards
 from data_prep.conversion.plan import Plan, SplitPlan
 from data_prep.images.image_encoding import Encoding
-from data_prep.records import image_sizes, labels, manifest
+from data_prep.records import image_sizes, labels, manifest, record_index
 from data_prep.records.class_mixing import class_mixing
 from data_prep.records.manifest import Shard, SkippedImage
 from data_prep.sources.image_list import ImageList, SourceImage, files_digest
@@ -65,7 +65,7 @@ def write(
     entries = {
         split.name: np.zeros(
             len(split.images),
-            manifest.image_index_type(_longest(split.images), num_labels),
+            record_index.image_index_type(_longest(split.images), num_labels),
         )
         for split in plan.splits
     }
@@ -198,7 +198,7 @@ def _write_split(
     """Writes the index of a split, in the order of records, and returns the split."""
     rows, images_dir = split.images.rows, plan.source.description["raw_data_dir"]
     entries["offset"] = rows["offset"]
-    manifest.set_labels(entries, split.images.labels)
+    record_index.set_labels(entries, split.images.labels)
     entries["shard"] = rows["container"]
     is_file = rows["num_bytes"] < 0
     for number in np.flatnonzero(is_file).tolist():
@@ -212,7 +212,7 @@ def _write_split(
         )
     present, index["shard"] = np.unique(index["shard"], return_inverse=True)
     num_classes = len(plan.source.class_names)
-    of_images = manifest.labels_of(index)
+    of_images = record_index.labels_of(index)
     counts = labels.counts(of_images, num_classes)
     ends = np.cumsum(np.bincount(index["shard"]))
     examples_of_shards = np.split(np.argsort(index["shard"], kind="stable"), ends[:-1])
@@ -235,7 +235,7 @@ def _write_split(
                 class_mixing(of_classes, counts) if of_images.ndim == 1 else 0.0,
             )
         )
-    path, sha256 = manifest.write_index(plan.root, split.name, index)
+    path, sha256 = record_index.write_index(plan.root, split.name, index)
     return manifest.Split(
         split.name,
         tuple(shards_of_split),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from data_prep.records import labels, manifest
+from data_prep.records import labels, record_index
 from data_prep.records.labels import Labels
 from data_prep.records.manifest import Shard, SkippedImage, Split
 from resnet.base import commands
@@ -75,10 +75,10 @@ def write_split(
         for content, shard_counts in zip(contents, counts, strict=True)
     ]
     num_labels = num_classes if of_split.ndim > 1 else 0
-    index = np.empty(len(of_split), manifest.record_index_type(num_labels))
+    index = np.empty(len(of_split), record_index.record_index_type(num_labels))
     index["offset"] = np.concatenate([content.offsets for content in contents])
-    manifest.set_labels(index, of_split)
-    path, sha256 = manifest.write_index(index_dir, name, index)
+    record_index.set_labels(index, of_split)
+    path, sha256 = record_index.write_index(index_dir, name, index)
     label_counts = tuple(split_counts.tolist())
     return Split(name, tuple(shards), label_counts, path, sha256, skipped_images)
 

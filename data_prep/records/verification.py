@@ -11,7 +11,13 @@ import numpy.typing as npt
 
 from data_prep import worker_processes
 from data_prep.images import image_encoding
-from data_prep.records import in_place, labels, manifest, tf_example, tfrecord
+from data_prep.records import (
+    in_place,
+    labels,
+    record_index,
+    tf_example,
+    tfrecord,
+)
 from data_prep.records.manifest import Manifest, RecordSet, Shard
 from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from resnet.base import regular_file
@@ -64,11 +70,11 @@ def verify(
     for split in contents.splits.values():
         index = None
         try:
-            index = manifest.read_index(record_set, split)
+            index = record_index.read_index(record_set, split)
         except UserError as error:
             path = record_set.index_dir / split.index_path
             problems.append(Problem(str(path), None, str(error)))
-        shard_of_example = manifest.shard_of_example(split, index)
+        shard_of_example = record_index.shard_of_example(split, index)
         for number, shard in enumerate(split.shards):
             jobs.append(
                 _Job(
@@ -147,7 +153,7 @@ def _check_records(
             note(f"it has {num_records:,} records; {expected}", None)
     else:
         bounds = [*job.index["offset"].tolist(), job.shard.num_bytes]
-        expected_labels = labels.indices_of(manifest.labels_of(job.index))
+        expected_labels = labels.indices_of(record_index.labels_of(job.index))
     for number, (offset, end) in enumerate(itertools.pairwise(bounds)):
         length = max(0, min(end, num_bytes) - offset)
         if length > _MAX_RECORD_BYTES:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from data_prep.records import in_place, manifest, tf_example, tfrecord
+from data_prep.records import in_place, record_index, tf_example, tfrecord
 from data_prep.records.labels import Labels
 from data_prep.records.manifest import RecordSet
 from data_prep.records.tf_example import RecordForm
@@ -24,7 +24,7 @@ class RecordFiles(RecordForm):
 
     paths: tuple[str, ...]  # Of the record files or, in place, as `manifest.Shard`.
     file_of_example: np.ndarray  # The index of the file in `paths`, int32.
-    index: np.ndarray  # Of the type of the set's index (`manifest.read_index`).
+    index: np.ndarray  # Of the type of the set's index (`record_index.read_index`).
     number_of_example: np.ndarray  # In the whole split, int64.
     labels: Labels  # The classes are those of the run.
 
@@ -86,8 +86,8 @@ def open_split(
     """
     contents = record_set.manifest
     split = contents.splits[split_name]
-    index = manifest.read_index(record_set, split)
-    of_set = manifest.labels_of(index)
+    index = record_index.read_index(record_set, split)
+    of_set = record_index.labels_of(index)
     indices = {name: index for index, name in enumerate(class_names)}
     places = [indices.get(name, -1) for name in contents.class_names]
     if not class_names:
@@ -99,7 +99,7 @@ def open_split(
         labels = np.array(places, np.int32)[of_set]
     return RecordFiles(
         paths=tuple(str(record_set.records_dir / shard.path) for shard in split.shards),
-        file_of_example=manifest.shard_of_example(split, index),
+        file_of_example=record_index.shard_of_example(split, index),
         index=index,
         number_of_example=np.arange(split.num_examples, dtype=np.int64),
         first_label=contents.first_label,

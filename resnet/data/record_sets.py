@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from data_prep.records import in_place, indexing, manifest, verified
+from data_prep.records import in_place, indexing, manifest, record_index, verified
 from data_prep.records.manifest import RecordSet, Split
 from resnet.base import commands
 from resnet.base.errors import UserError
@@ -127,7 +127,7 @@ def check_split(
     with communicator.collective_errors():
         manifest.check_files(record_set, split.name, shards)
         if record_set.manifest.images_dir:  # By example, ranks divide the files.
-            index = manifest.read_index(record_set, split)
+            index = record_index.read_index(record_set, split)
             own = index[np.isin(index["shard"], shards)]
             if shard_by == "example":
                 own = own[communicator.rank :: communicator.num_ranks]

@@ -20,7 +20,14 @@ from absl import logging as absl_logging
 from PIL import Image
 
 from data_prep import worker_processes
-from data_prep.records import class_mixing, indexing, manifest, tf_example, tfrecord
+from data_prep.records import (
+    class_mixing,
+    indexing,
+    manifest,
+    record_index,
+    tf_example,
+    tfrecord,
+)
 from data_prep.records.manifest import RecordSet
 from resnet.config.config import Config
 from resnet.config.recipes import digits
@@ -254,9 +261,11 @@ def _read_split(record_set: RecordSet, split_name: str) -> list[tuple[int, bytes
     """Returns label, counted from 0, and image of each record, in order."""
     contents = record_set.manifest
     split = contents.splits[split_name]
-    offsets = manifest.read_index(record_set, split)["offset"]
+    offsets = record_index.read_index(record_set, split)["offset"]
     found = []
-    for shard, offset in zip(manifest.shard_of_example(split), offsets, strict=True):
+    for shard, offset in zip(
+        record_index.shard_of_example(split), offsets, strict=True
+    ):
         path = record_set.records_dir / split.shards[shard].path
         features = tf_example.parse_example(tfrecord.read_at(path, int(offset)))
         label = tf_example.integer_of(features, contents.label_key)

@@ -415,7 +415,7 @@ def test_the_manifest_is_compared_without_where_it_came_from(records, tmp_path):
     (tmp_path / "manifest.json").unlink()
     for folder, problem in (
         (tmp_path, f"{tmp_path} has no manifest"),
-        (tmp_path / "none", "is not a folder"),
+        (tmp_path / "none", "does not exist"),
     ):
         assert problem in hosts.report_of_this(str(folder)).data_problem
 

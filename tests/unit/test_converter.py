@@ -33,7 +33,7 @@ def test_bad_flags_are_refused(raw, tmp_path):
         (raw, records, "--num_processes=-1", "num_processes"),
         (raw, records, "--on_bad_image=ask", "one of fail, skip"),
         (raw, records, "--train_shards=19", "at most 18, the number of train images"),
-        (absent, records, "--num_processes=1", "absent is not a folder"),
+        (absent, records, "--num_processes=1", "absent does not exist"),
     ):
         assert_refused(convert_here(source, folder, flag), message)
     assert not records.exists()

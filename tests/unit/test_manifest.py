@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from data_prep.records import manifest
+from data_prep.records import manifest, record_index
 from data_prep.records.class_mixing import ShardContent, write_split
 from resnet.base.errors import UserError
 
@@ -44,7 +44,7 @@ def converted_set(tmp_path):
 
 
 def index_of(offsets):
-    index = np.zeros(len(offsets), manifest.record_index_type())
+    index = np.zeros(len(offsets), record_index.record_index_type())
     index["offset"] = offsets
     return index
 
@@ -225,7 +225,7 @@ def test_a_manifest_is_never_replaced(converted_set):
 def test_a_file_that_only_has_the_name_of_the_offsets_is_kept(tmp_path, content):
     (tmp_path / "train-index.npy").write_bytes(content)
     with pytest.raises(UserError, match="contains something else than an index"):
-        manifest.write_index(tmp_path, "train", index_of([0]))
+        record_index.write_index(tmp_path, "train", index_of([0]))
     assert (tmp_path / "train-index.npy").read_bytes() == content
 
 
@@ -257,7 +257,7 @@ def test_the_check_names_the_first_bad_file_and_counts_them(converted_set):
     manifest.check_files(loaded, "train", [])
 
     first.unlink()
-    manifest.write_index(converted_set, "train", index_of([0, 10]))
+    record_index.write_index(converted_set, "train", index_of([0, 10]))
     with pytest.raises(UserError, match=r"2 of the 3 .*00002 can't be read \(No such"):
         manifest.check_files(loaded, "train")
     with pytest.raises(UserError, match=r"1 of the 2 .*\(2,\); expected \(3,\)"):
@@ -283,12 +283,12 @@ def test_a_stale_index_is_to_be_removed(tmp_path):
 )
 def test_offsets_at_which_no_records_can_be_are_refused(converted_set, offsets):
     record_set = manifest.load(str(converted_set), "train")
-    path, sha256 = manifest.write_index(converted_set, "train", index_of(offsets))
+    path, sha256 = record_index.write_index(converted_set, "train", index_of(offsets))
     split = dataclasses.replace(
         record_set.manifest.splits["train"], index_path=path, index_sha256=sha256
     )
     with pytest.raises(UserError, match=r"contradicts manifest\.json: the offsets of"):
-        manifest.read_index(record_set, split)
+        record_index.read_index(record_set, split)
 
 
 def test_changed_offsets_are_refused(converted_set):
@@ -299,7 +299,7 @@ def test_changed_offsets_are_refused(converted_set):
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(UserError, match="has another SHA-256 than in manifest"):
-        manifest.read_index(loaded, split)
+        record_index.read_index(loaded, split)
     path.unlink()
     with pytest.raises(UserError, match="can't be read"):
-        manifest.read_index(loaded, split)
+        record_index.read_index(loaded, split)

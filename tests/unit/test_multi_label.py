@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from data_prep.conversion import holdout
 from data_prep.conversion.plan import Options
-from data_prep.records import labels, manifest, tf_example, verification
+from data_prep.records import labels, manifest, record_index, tf_example, verification
 from data_prep.records.class_mixing import ShardContent, write_split
 from data_prep.records.tf_example import RecordForm
 from data_prep.sources import raw_data
@@ -114,11 +114,11 @@ def test_an_index_holds_the_lists_that_the_manifest_counts(
     contents = manifest.Manifest(splits={"train": split}, source={}, **form)
     record_set = manifest.RecordSet(contents, folder, folder)
     if damage == "none":
-        index = manifest.read_index(record_set, split)
-        np.testing.assert_array_equal(manifest.labels_of(index), rows)
+        index = record_index.read_index(record_set, split)
+        np.testing.assert_array_equal(record_index.labels_of(index), rows)
     else:
         with pytest.raises(UserError, match="it has other label_counts"):
-            manifest.read_index(record_set, split)
+            record_index.read_index(record_set, split)
 
 
 @pytest.fixture(scope="module")

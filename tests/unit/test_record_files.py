@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.records import manifest
+from data_prep.records import manifest, record_index
 from resnet.data import input_pipeline, record_files
 from resnet.data.record_files import ExampleShard, RecordFiles, shard_of_rank
 from tests.unit.read_batches import open_train
@@ -48,7 +48,7 @@ def records_of(shard_sizes: list[int]) -> RecordFiles:
     """A split whose files aren't there: nothing is read."""
     num_examples = sum(shard_sizes)
     numbers = np.arange(num_examples, dtype=np.int64)
-    index = np.zeros(num_examples, manifest.record_index_type())
+    index = np.zeros(num_examples, record_index.record_index_type())
     index["offset"] = 10 * numbers
     return RecordFiles(
         paths=tuple(f"shard-{index}" for index in range(len(shard_sizes))),

@@ -6,10 +6,10 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 45_850,
-    "product modules": 297,
+    "product lines": 45_870,
+    "product modules": 298,
     "lab lines": 3_050,
-    "test lines": 48_200,
+    "test lines": 48_220,
 }
 
 

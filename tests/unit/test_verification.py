@@ -7,7 +7,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_prep.records import indexing, manifest, tf_example, tfrecord, verification
+from data_prep.records import (
+    indexing,
+    manifest,
+    record_index,
+    tf_example,
+    tfrecord,
+    verification,
+)
 from tests.converter_program import content, encoded_image, run_here
 from tests.in_process import Done, assert_refused
 
@@ -53,8 +60,8 @@ def root(tmp_path, write_tiny_set):
 def offsets_of(root, shard):
     record_set = manifest.load(str(root), "train")
     split = record_set.manifest.splits["train"]
-    offsets = manifest.read_index(record_set, split)["offset"]
-    return offsets[manifest.shard_of_example(split) == shard].tolist()
+    offsets = record_index.read_index(record_set, split)["offset"]
+    return offsets[record_index.shard_of_example(split) == shard].tolist()
 
 
 def change_manifest(root, changes, **of_split):
@@ -78,12 +85,12 @@ def rewrite(root, shard, records):
     (root / shard_path(shard)).write_bytes(data)
     record_set = manifest.load(str(root), "train")
     split = record_set.manifest.splits["train"]
-    index = manifest.read_index(record_set, split)
+    index = record_index.read_index(record_set, split)
     lengths = [0, *(len(record) for record in framed[:-1])]
-    index["offset"][manifest.shard_of_example(split) == shard] = np.cumsum(lengths)
-    index["class_index"][manifest.shard_of_example(split) == shard] = 0
+    index["offset"][record_index.shard_of_example(split) == shard] = np.cumsum(lengths)
+    index["class_index"][record_index.shard_of_example(split) == shard] = 0
     counts = tuple(np.bincount(index["class_index"], minlength=len(NAMES)).tolist())
-    path, sha256 = manifest.write_index(root, "train", index)
+    path, sha256 = record_index.write_index(root, "train", index)
     of_index = {"index_path": path, "index_sha256": sha256, "label_counts": counts}
     change = {"num_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     change_manifest(root, {shard: change}, **of_index)
@@ -258,7 +265,7 @@ def run_verify(records, *more: str) -> Done:
 
 def test_verify_reads_the_whole_set_again_and_changes_nothing(root, tmp_path):
     assert_refused(run_verify(tmp_path), "requires a finished record set")
-    assert_refused(run_verify(tmp_path / "absent"), "is not a folder")
+    assert_refused(run_verify(tmp_path / "absent"), "does not exist")
     assert_refused(run_verify(root, "--tfds_name=x"), "Remove that flag.")
     before = content(root)
     done = run_verify(root, "--num_processes=2")
