@@ -212,8 +212,7 @@ def evaluate(
             records = example_shards[split].records
             evaluation.store(evaluated, top, records, described)
     following = commands.of_run(data_dir, model_dir, known.example_image())
-    for title in ("Report", "Predict"):
-        logging.info("%-8s %s", f"{title}:", following[title])
+    logging.info("Report:  %s\nPredict: %s", following["Report"], following["Predict"])
 
 
 def check(settings: EvalSettings, has_checkpoints: bool) -> None:

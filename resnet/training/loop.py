@@ -56,8 +56,7 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
     save_state = functools.partial(save, manager, log)
     with closing(log), closing(manager), manager.saved_if_failed(save_state):
         if communicator.any_rank(stop_requested(job.signals)):
-            advice = RESUME if state.step else START_AGAIN
-            raise Preempted(f"stopped before step {state.step + 1}", advice, state.step)
+            raise _stopped_before(state.step)
         train_step = _step_of_phase(state, exchange, communicator)
         while True:
             evaluate_and_save(evaluations, manager, log)
@@ -101,16 +100,26 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
             disagreement.settle(state.step, state.saved_digest)
             if is_stopped and not (is_last and run.evaluated is None):
                 manager.finish()
-                reason = f"stopped after step {state.step}, which is saved"
-                if audit.stops_run:
-                    reason += f", since {audit.bad_rank} has computed wrong gradients"
-                hosts = sorted(audit.bad_hosts) if audit.stops_run else ()
-                raise Preempted(reason, step=state.step, hosts=hosts)
+                raise _stopped(state.step, audit)
         manager.finish()
         if state.saved_digest is not None:
             log.receipt()
     log.training_ended(evaluations.target_is_reached)
     return state.step >= config.train_steps or evaluations.target_is_reached
+
+
+def _stopped_before(step: int) -> Preempted:
+    advice = RESUME if step else START_AGAIN
+    return Preempted(f"stopped before step {step + 1}", advice, step)
+
+
+def _stopped(step: int, audit: Audit) -> Preempted:
+    """Returns why a run ends after a step: a stop request, or what an audit found."""
+    reason = f"stopped after step {step}, which is saved"
+    if not audit.stops_run:
+        return Preempted(reason, step=step)
+    reason += f", since {audit.bad_rank} has computed wrong gradients"
+    return Preempted(reason, step=step, hosts=sorted(audit.bad_hosts))
 
 
 def _restored_state(run: Run, job: Job) -> tuple[TrainState, GradientExchange]:
