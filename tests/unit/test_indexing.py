@@ -10,7 +10,14 @@ import zlib
 
 import pytest
 
-from data_prep.records import indexing, manifest, tf_example, tfrecord, verification
+from data_prep.records import (
+    indexing,
+    manifest,
+    record_index,
+    tf_example,
+    tfrecord,
+    verification,
+)
 from resnet.base import atomic_files
 from resnet.base.errors import UserError
 from tests.converter_program import encoded_image
@@ -133,7 +140,7 @@ def test_records_beside_a_finished_set_are_a_set_of_their_own(tmp_path, write_ti
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(indexing.tf_example, "scan_file"), (manifest, "write_index")],
+    [(indexing.tf_example, "scan_file"), (record_index, "write_index")],
 )
 def test_a_manifest_that_appears_during_the_scan_or_the_writing_is_kept(
     tmp_path, monkeypatch, module, name

@@ -15,12 +15,12 @@ from resnet.distributed.communicator import AgreedFailure
 from resnet.evaluation import evaluations
 from resnet.evaluation.evaluations import METRICS_KINDS
 from resnet.evaluation.evaluator import Result
-from resnet.metrics import jsonl
 from resnet.metrics.class_metrics import ByClass
 from resnet.optim.train_state import TrainState
 from resnet.report import folder
 from resnet.report.story import best_evaluation
 from tests import smallest
+from tests.main_run import read_metrics
 from tests.unit import small_training
 from tests.unit.small_training import (
     CLASSES,
@@ -230,7 +230,7 @@ def test_an_evaluation_that_was_interrupted_is_done_again_and_no_step_with_it(
     assert saved_steps(tmp_path) == [2]
     monkeypatch.setattr(evaluations, "Evaluator", Top1s(0.25, 0.5, 0.75))
     run(tmp_path, **facts)
-    found = jsonl.read(tmp_path / jsonl.FILE)
+    found = read_metrics(tmp_path)
     assert [(line["kind"], line["step"]) for line in found] == [
         *(("train", 1), ("train", 2), ("eval", 2)),
         *(("train", 3), ("train", 4), ("eval", 4)),

@@ -19,11 +19,11 @@ from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
 from resnet.data import record_files
 from resnet.data.record_files import ExampleShard
-from resnet.metrics import jsonl
 from resnet.runtime.job import Run
 from resnet.runtime.preemption import Preempted
 from resnet.training import loop
 from tests import smallest
+from tests.main_run import read_metrics
 from tests.unit.jobs import job
 from tests.unit.small_training import LeaveAfter
 
@@ -160,7 +160,7 @@ def assert_same(
 
 
 def rates_in(model_dir: pathlib.Path) -> dict[int, float]:
-    lines = jsonl.read(model_dir / jsonl.FILE)
+    lines = read_metrics(model_dir)
     return {line["step"]: line["learning_rate"] for line in lines}
 
 
@@ -191,7 +191,7 @@ def test_a_run_that_mixes_accumulates_and_compresses_resumes_bit_for_bit(
     run(whole, FULL, keep_checkpoints=9, **settings)
     shutil.copytree(of_step(whole, 4), of_step(resumed, 4))
     run(resumed, FULL, keep_checkpoints=9, **settings)
-    assert [line["step"] for line in jsonl.read(resumed / jsonl.FILE)] == [5, 6]
+    assert [line["step"] for line in read_metrics(resumed)] == [5, 6]
     stored = ("model/", "velocity/", "square/", "adam/", "ema/")
     assert_same(resumed, whole, 6, stored)
     left, expected = (
@@ -220,7 +220,7 @@ def test_a_run_that_is_preempted_in_each_phase_resumes_bit_for_bit(
     lines, expected = (
         [
             (line["step"], line["loss"], line["learning_rate"])
-            for line in jsonl.read(folder / jsonl.FILE)
+            for line in read_metrics(folder)
         ]
         for folder in (tmp_path, whole)
     )
