@@ -78,7 +78,7 @@ def read(
         raise UserError(
             f"{table} must name image files, relative to {root}; {len(missing):,} of"
             f" {len(rows):,} are missing, first {path!r} in line {line}. Correct the"
-            " paths, or name their folder: --raw_data_dir=FOLDER."
+            " paths, remove these lines, or name their folder: --raw_data_dir=FOLDER."
         )
     lines = {row.split: row.line for row in rows.values()}
     choice = validation_split and validation_split.lower()

@@ -39,8 +39,13 @@ Line = dict[str, Any]
 
 
 def read(path: Path) -> list[Line]:
-    """Returns the lines of a file, without those that can't be parsed."""
-    return read_and_count(path)[0]
+    """Returns the lines of a file that have metrics and can be parsed."""
+    return with_metrics(read_and_count(path)[0])
+
+
+def with_metrics(lines: Iterable[Line]) -> list[Line]:
+    """Returns all lines except the receipts."""
+    return [line for line in lines if line["kind"] != RECEIPT]
 
 
 def read_and_count(path: Path) -> tuple[list[Line], int]:

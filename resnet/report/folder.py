@@ -188,7 +188,7 @@ def _lines(file: Path, notes: list[str]) -> list[Line]:
         notes.append(f"The last line of {file.name} is incomplete and left out.")
     if not any(line["kind"] == "train" for line in lines):
         notes.append(f"{file.name} has no lines of training yet.")
-    return lines
+    return jsonl.with_metrics(lines)
 
 
 def _telling(lines: Sequence[Line], config: Config | None) -> list[Line]:

@@ -39,7 +39,7 @@ def flags(records: Path, model: Path) -> tuple[str, str]:
 
 
 def test_receipts_follow_checkpoints(finished):
-    lines = jsonl.read(finished[1] / jsonl.FILE)
+    lines, _ = jsonl.read_and_count(finished[1] / jsonl.FILE)
     receipts = [line for line in lines if line["kind"] == jsonl.RECEIPT]
     assert [line["step"] for line in receipts] == [3, 6]
     assert len({*receipts[0]["gradient_digests"]}) == 2
@@ -63,7 +63,7 @@ def test_as_many_ranks_confirm_the_whole_way(run, finished):
 
 def change_metric(records: Path, model: Path) -> None:
     path = model / jsonl.FILE
-    lines = jsonl.read(path)
+    lines, _ = jsonl.read_and_count(path)
     lines[0]["loss"] += 0.001
     path.write_text("".join(map(jsonl.encode, lines)))
 

@@ -45,6 +45,8 @@ def make_run(
     if top1 is not None:
         numbers = {"top1": top1, "top5": 1.0, "cross_entropy": 0.5, "count": 360}
         lines.append(jsonl.make_line("eval", step, config.epoch(step), numbers))
+    digests = {"state_digest": 1, "log_digest": 2, "gradient_digests": [3, 4]}
+    lines.append(jsonl.make_line(jsonl.RECEIPT, step, config.epoch(step), digests))
     (path / jsonl.FILE).write_text("".join(map(jsonl.encode, lines)))
 
 

@@ -6,7 +6,7 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 45_870,
+    "product lines": 45_880,
     "product modules": 298,
     "lab lines": 3_050,
     "test lines": 48_220,
