@@ -48,11 +48,11 @@ class Recorded:
     """A library of ops that keeps the names of those that are called."""
 
     def __init__(self, library) -> None:
-        self.library, self.called = library, set()
+        self.ops_library, self.called = library, set()
 
     def __getattr__(self, name):
         self.called.add(name)
-        return getattr(self.library, name)
+        return getattr(self.ops_library, name)
 
 
 def test_every_op_of_the_library_is_called_or_excluded_with_a_reason(
@@ -73,7 +73,7 @@ def test_every_op_of_the_library_is_called_or_excluded_with_a_reason(
     digests = cases.digests(1, tmp_path / "record")
     assert 0 not in digests.values()
     # TensorFlow adds a function for the graph's attributes, whose name has no prefix.
-    ops = {name for name in dir(recorded.library) if name.startswith("resnet_")}
+    ops = {name for name in dir(recorded.ops_library) if name.startswith("resnet_")}
     ops = {name for name in ops if not name.endswith("_eager_fallback")}
     assert len(ops) > 20
     assert ops - recorded.called == set(cases.EXCLUDED)
