@@ -4,10 +4,10 @@ python launch/supervise.py --max_restarts=3 -- mpirun -np 4 -hosts a,b \
     python resnet/resnet_main.py --data_dir=RECORDS --model_dir=MODEL
 python launch/supervise.py --model_dir=MODEL -- bash train.sh
 
-Hosts that can no longer be reached are left out, and those on which
---self_test, or an audit with --on_bad_rank=stop, has found wrong results. A run
-is not restarted after a user's mistake (exit code 2), a stop request (75), or a
-second failure at the same step.
+Left out are hosts that can no longer be reached, those on which --self_test, or
+an audit with --on_bad_rank=stop, has found wrong results, and slow ones without
+which the job is faster. A run is not restarted after a user's mistake (exit
+code 2), a stop request (75), or a second failure at the same step.
 
 If the command doesn't contain --model_dir, such as a script, pass --model_dir
 to this program. Hosts can be left out only if the command is mpirun and names
@@ -171,11 +171,16 @@ def on_usable_hosts(
     unreachable = [
         name for name in command.find_unreachable_hosts() if name not in failed
     ]
-    if not failed and not unreachable:
+    left_out = [*failed, *unreachable]
+    remaining = command.without(left_out) if left_out else command
+    slow = slow_hosts_to_leave_out(remaining, model_dir) if remaining else []
+    left_out += slow
+    if not left_out:
         return words
-    remaining = command.without([*failed, *unreachable])
+    remaining = command.without(left_out)
     hosts = [host.line() for host in remaining.hosts] if remaining else []
-    for what, names in (("failed", failed), ("unreachable", unreachable)):
+    of_kinds = ("failed", failed), ("unreachable", unreachable), ("slow", slow)
+    for what, names in of_kinds:
         if names:
             report(model_dir, f"{what} hosts: {', '.join(names)}")
     report(model_dir, f"remaining hosts: {', '.join(hosts) or 'none'}")
@@ -190,6 +195,30 @@ def on_usable_hosts(
                 f" batch, so the training is not restarted: {error}"
             ) from error
     return remaining.words
+
+
+def slow_hosts_to_leave_out(
+    command: mpirun_command.MpirunCommand, model_dir: pathlib.Path
+) -> list[str]:
+    """Returns the slow hosts of a command without which the job is faster.
+
+    All ranks wait for the slowest: with a host at part p of its speed, n ranks compute
+    as fast as n * p, and the m others alone as fast as m. Ranks that can't share the
+    global batch stay.
+    """
+    parts = history.slow_hosts(model_dir)
+    slow = [host.name for host in command.hosts if host.name in parts]
+    config = settings_of(model_dir)
+    if not slow or config is None:
+        return []
+    try:
+        others = command.without(slow)
+        if others:
+            check_ranks(config, explain.num_parts(config, others.num_ranks))
+    except UserError:
+        return []
+    part = min(parts[name] for name in slow)
+    return slow if others and others.num_ranks > part * command.num_ranks else []
 
 
 def model_dir_of(words: Sequence[str], before: str) -> str:

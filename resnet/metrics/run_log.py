@@ -15,6 +15,7 @@ import numpy as np
 from absl import logging
 
 from data_prep.records import manifest
+from resnet.config import phases
 from resnet.config.config import Config
 from resnet.config.phases import StepSettings
 from resnet.distributed.communicator import Communicator
@@ -24,6 +25,7 @@ from resnet.metrics import jsonl, provenance, record_log
 from resnet.metrics.metrics_log import MetricsLog
 from resnet.metrics.progress import Progress
 from resnet.metrics.record_log import RecordLog
+from resnet.metrics.slow_hosts import SlowHosts
 from resnet.metrics.step_costs import StepCosts
 from resnet.optim import optimizer
 from resnet.optim.train_state import TrainState
@@ -65,6 +67,7 @@ class RunLog:
         local_batch_size = config.global_batch_size // num_ranks
         is_compressed = config.compress != "none"
         self.costs = StepCosts(communicator, local_batch_size, is_compressed)
+        self._slow_hosts = SlowHosts(communicator, model_dir)
         self.progress = Progress(config, state.step, rank)
 
     def training_starts(self) -> None:
@@ -166,7 +169,11 @@ class RunLog:
 
     def _measured(self) -> dict[str, Any]:
         """Returns what was measured since the last line, by the metrics' names."""
-        return self.costs.report()
+        numbers = self.costs.report()
+        step = self._state.step
+        phase = phases.at(self._config.phases, step - 1)
+        self._slow_hosts.update(step, phase, self.costs.num_images, self.costs.seconds)
+        return numbers
 
     def _weight_penalty(self) -> float:
         """Returns the mean over ranks, whose weights differ in a round of local SGD."""

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from absl import logging
@@ -21,6 +21,9 @@ class StepCosts:
     Batches are prefetched, so the first batch of a run arrives late and the first one
     after a pause at once: the time of these steps is not counted. The waits for all
     micro-batches of a step are added up.
+
+    `num_images` and `seconds` say what the steps of the last report were: the images of
+    each rank, and the seconds in which each rank computed them.
     """
 
     def __init__(
@@ -33,14 +36,16 @@ class StepCosts:
         self._warned_fraction = 0.0
         self._is_first = True
         self._step_began_at: float | None = None
-        self._waited_in_step = 0.0
+        self._waited_in_step = self._apart_in_step = 0.0
+        self.num_images = 0
+        self.seconds: Sequence[float] = [0.0] * communicator.num_ranks
         self._reset()
 
     def _reset(self) -> None:
         self._accounts: list[ExchangeAccount] = []
         # Of the steps whose time counts:
         self._num_timed = 0
-        self._seconds = self._waited = self._exposed = 0.0
+        self._seconds = self._waited = self._exposed = self._apart = 0.0
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -50,6 +55,13 @@ class StepCosts:
             self._step_began_at = requested_at
         yield
         self._waited_in_step += time.monotonic() - requested_at
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """Measures the time of the block, which is no part of computing the step."""
+        began_at = time.monotonic()
+        yield
+        self._apart_in_step += time.monotonic() - began_at
 
     def paused(self) -> None:
         """Notes a pause between two steps, which is not counted."""
@@ -67,8 +79,10 @@ class StepCosts:
             self._seconds += time.monotonic() - self._step_began_at
             self._waited += self._waited_in_step
             self._exposed += account.exposed_seconds
+            self._apart += self._apart_in_step
         self._is_first = False
-        self._step_began_at, self._waited_in_step = None, 0.0
+        self._step_began_at = None
+        self._waited_in_step = self._apart_in_step = 0.0
 
     def report(self) -> dict[str, Any]:
         """Returns the metrics since the last report, by their names; on each rank.
@@ -77,11 +91,11 @@ class StepCosts:
         inside the step. The speed of each of several ranks, in images per second,
         leaves out the time in which it waits; it is 0 without a timed step.
         """
-        computed = self._seconds - self._waited - self._exposed
-        speed = self._num_timed * self._local_batch_size / computed if computed else 0.0
+        computed = self._seconds - self._waited - self._exposed - self._apart
         total = self._seconds or math.inf
-        of_ranks = self._communicator.allgather((self._waited / total, max(speed, 0.0)))
-        waits, speeds = zip(*of_ranks, strict=True)
+        own = self._waited / total, max(computed, 0.0)
+        waits, self.seconds = zip(*self._communicator.allgather(own), strict=True)
+        self.num_images = self._num_timed * self._local_batch_size
         self._warn(waits)
         accounts = self._accounts
         numbers: dict[str, Any] = {"input_wait_share": max(waits)}
@@ -92,9 +106,12 @@ class StepCosts:
                 values = [getattr(account, exchange.number) for account in accounts]
                 mean = math.fsum(values) / len(values)
                 numbers[name] = round(mean) if exchange.is_whole else mean
-        if len(speeds) > 1:
-            rounded = [float(f"{of_rank:.4g}") for of_rank in speeds]
-            numbers[RANK_SPEEDS] = rounded
+        if len(self.seconds) > 1:
+            speeds = [
+                self.num_images / seconds if seconds else 0.0
+                for seconds in self.seconds
+            ]
+            numbers[RANK_SPEEDS] = [float(f"{speed:.4g}") for speed in speeds]
         self._reset()
         return numbers
 

@@ -16,6 +16,7 @@ from resnet.report import words
 from resnet.report.charts import Table
 from resnet.report.folder import RunFolder
 from resnet.report.words import MISSING, number, percent
+from resnet.watchdog import history
 
 PHASE, CHECKPOINT, START, FAULT = "phases", "checkpoints", "starts and ends", "faults"
 _KINDS = {"eval": "", "eval_ema": " (EMA weights)"}
@@ -36,6 +37,7 @@ _DATA_SETS = {
 # Names of folders that say nothing about the images in them.
 _COMMON_FOLDERS = ("", "data", "records", "tfrecords", "tfrecord")
 _RESNET = re.compile(r"resnet(\d+)(d?)")
+_FAULTS = ("failure", "audit", history.SLOW)
 _ENDS = {"end": "ended", "failure": "failed", "refusal": "another start was refused"}
 _NUM_RESULTS = 7  # First columns of the table of runs, which are always shown.
 _MOST_FACTS = 4  # Most facts shown of an event that isn't known.
@@ -330,7 +332,7 @@ def _step(facts: Mapping[str, Any]) -> int | None:
 
 def _events(run: RunFolder) -> Iterator[Moment]:
     for event in run.events:
-        lane = FAULT if event["event"] == "failure" else START
+        lane = FAULT if event["event"] in _FAULTS else START
         yield Moment(lane, _step(event), _event(event), float(event["time"]))
 
 

@@ -23,6 +23,7 @@ from resnet.data import batches, example_order
 from resnet.data.input_pipeline import Batch, Reading
 from resnet.distributed.communicator import AgreedFailure
 from resnet.hardware import cpu_features
+from resnet.metrics.step_costs import StepCosts
 from resnet.optim.train_state import TrainState
 from resnet.runtime import divergence, versions
 from resnet.runtime.job import Job
@@ -121,10 +122,13 @@ class Audit:
         """Whether the run is to stop, since a rank has computed wrongly."""
         return bool(self.bad_rank) and self._config.on_bad_rank == "stop"
 
-    def __call__(self, train_step: TrainStep, last: Batch) -> list[tf.Tensor] | None:
+    def __call__(
+        self, train_step: TrainStep, last: Batch, costs: StepCosts
+    ) -> list[tf.Tensor] | None:
         """Returns the right loss and gradients of the last micro-batch, if it is due.
 
-        All ranks call it before each step, before the exchange of gradients.
+        All ranks call it before each step, before the exchange of gradients. `costs`
+        are those of the step, of whose time an audit is no part.
 
         Raises:
             AgreedFailure: On all ranks, if the ranks disagree and none can be believed.
@@ -133,6 +137,13 @@ class Audit:
         if step not in self._due:
             return None
         own = train_step.gradients(last, step)
+        with costs.apart():
+            return self._compare(train_step, own)
+
+    def _compare(
+        self, train_step: TrainStep, own: list[tf.Tensor]
+    ) -> list[tf.Tensor] | None:
+        """Returns the right gradients of this rank: its own, if there is no fault."""
         again = None
         if self._audited is not None:
             again = self._compute(train_step, next(self._batches))

@@ -77,7 +77,7 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
                 settings,
                 stop_requested(job.signals),
                 manager.wanted,
-                audit(train_step, last),
+                audit(train_step, last, log.costs),
                 wants_digest=state.saved_digest is not None,
             )
             if state.saved_digest is not None:

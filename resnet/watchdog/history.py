@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import Any
 
 FILE, FAILURE_FILE = "history.jsonl", "failure.json"
+SLOW, RECOVERED = "slow", "recovered"  # Of a host: below its usual speed, and back.
 _STEP = re.compile(r"\bstep (\d+)")
 
 
 def append(model_dir: Path, event: str, **facts: Any) -> None:
     """Appends an event; disk errors are ignored, since they must not end a run.
 
-    The event is "start", "end", "export", "audit" (that has found a fault), "failure",
-    "refusal" (of a second start) or "supervisor"; the facts are JSON values.
+    The event is "start", "end", "export", "audit" (that has found a fault), `SLOW` or
+    `RECOVERED` (of a host), "failure", "refusal" (of a second start), "verification" or
+    "supervisor"; the facts are JSON values.
     Several processes may append to one file: a line is written at once.
     """
     line = json.dumps({"event": event, "time": round(time.time(), 1), **facts}) + "\n"
@@ -53,6 +55,23 @@ def read(model_dir: Path) -> tuple[list[dict[str, Any]], int]:
                 continue
         num_unreadable += 1
     return events, num_unreadable
+
+
+def slow_hosts(model_dir: Path) -> dict[str, float]:
+    """Returns the hosts that were slow when the last start ended.
+
+    The values are the parts that they had of their usual speed.
+    """
+    found: dict[str, float] = {}
+    for event in read(model_dir)[0]:
+        if event["event"] == "start":
+            found.clear()
+        elif event["event"] == SLOW:
+            part = event.get("part")
+            found[str(event.get("host"))] = part if isinstance(part, float) else 1.0
+        elif event["event"] == RECOVERED:
+            found.pop(str(event.get("host")), None)
+    return found
 
 
 def write_failure(

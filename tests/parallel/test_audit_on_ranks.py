@@ -14,6 +14,7 @@ from resnet.data import batches
 from resnet.distributed.communicator import AgreedFailure
 from resnet.exchange.gradients import GradientExchange
 from resnet.hardware.placement import Threads
+from resnet.metrics.step_costs import StepCosts
 from resnet.runtime.job import Job
 from resnet.training import audit as audits
 from resnet.training.audit import Audit
@@ -76,7 +77,7 @@ class Trial:
             self.audit._batches = iter(lambda: chosen[0], None)
         self.right = self.step.gradients(self.last, 0)
         self._compute, self._monkeypatch = self.step.gradients, monkeypatch
-        self.rank = communicator.rank
+        self.communicator, self.rank = communicator, communicator.rank
 
     def __call__(self, culprit: int, fault, random, faulty_calls=(0,)):
         """Returns whether the gradients are right, after a fault of one rank.
@@ -91,7 +92,8 @@ class Trial:
             return fault(values, random) if is_faulty else values
 
         self._monkeypatch.setattr(self.step, "gradients", gradients)
-        values = self.audit(self.step, self.last)
+        costs = StepCosts(self.communicator, 1, is_compressed=False)
+        values = self.audit(self.step, self.last, costs)
         return all(map(np.array_equal, values, self.right))
 
     def events(self):

@@ -6,10 +6,10 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 45_880,
-    "product modules": 298,
+    "product lines": 46_340,
+    "product modules": 300,
     "lab lines": 3_050,
-    "test lines": 48_220,
+    "test lines": 48_660,
 }
 
 

@@ -16,13 +16,13 @@ ALONE = Communicator(ProcessInfo())
 
 
 class FourRanks(Communicator):
-    """Of whose others, ranks 0, 2 and 3, a wait and a speed are known."""
+    """Of whose others, 0, 2 and 3, a wait and the seconds of 16 images are known."""
 
     def __init__(self, rank: int = 1) -> None:
         super().__init__(ProcessInfo(rank, 4, rank, 4))
 
     def allgather(self, value):
-        return [(0.0, 3.00004), value, (0.42, 1.0), (0.1, 0.0)]
+        return [(0.0, 16 / 3.00004), value, (0.42, 16.0), (0.1, 0.0)]
 
 
 @pytest.fixture
@@ -121,6 +121,7 @@ def test_ranks_are_told_apart(step, logged):
     assert "42 % of the time since the last line (rank 2," in warning
     assert "--num_parallel_calls" in warning
     assert "--decoded_cache_mb" in warning
+    assert (costs.num_images, costs.seconds[1]) == (16, 4.0)
     step(costs, 0.5, 2.5, exposed=2.5)  # No time is left.
     assert costs.report()["rank_images_per_second"][1] == 0.0
 

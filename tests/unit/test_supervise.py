@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import signal
 import subprocess
 import sys
@@ -234,6 +235,25 @@ def test_a_host_whose_gradients_were_wrong_is_left_out(supervised):
     stop = 'echo \'{"hosts": ["b"]}\' > $failure; exit 75'
     outcome = supervised(stop, "exit 75", words="-hosts a,b -np 2 x")
     assert outcome == (75, ["-hosts a,b -np 2 x", "-hosts a -np 1 x"])
+
+
+@pytest.mark.parametrize(
+    ("part", "batch", "is_left_out"),
+    [
+        (0.6, 12, True),
+        (0.7, 12, False),  # Six ranks at 0.7 are faster than four.
+        (0.6, 18, False),  # Which four ranks can't share.
+    ],
+)
+def test_a_slow_host_is_left_out_where_the_others_are_faster(
+    supervised, tmp_path, part, batch, is_left_out
+):
+    event = json.dumps({"event": "slow", "time": 1.0, "host": "b", "part": part})
+    slow = f"echo '{event}' >> model/history.jsonl; exit 9"
+    before, after = "-hosts a,b,c -np 6 x", "-hosts a,c -np 4 x"
+    settings = {"global_batch_size": batch, "num_train_examples": 1000}
+    outcome = supervised(slow, "exit 75", words=before, settings=settings)
+    assert outcome == (75, [before, after if is_left_out else before])
 
 
 def test_a_command_of_open_mpi_is_started_as_it_is(supervised, monkeypatch):
