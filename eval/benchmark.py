@@ -27,8 +27,8 @@ from resnet.base import program as base_program  # Before imports that may fail.
 
 # isort: split
 
-from eval import measuring
-from eval.benchmark_settings import Settings, check_batch_size
+from eval.benchmarking import jobs
+from eval.benchmarking.settings import Settings, check_batch_size
 from resnet.base import cli, commands
 from resnet.base.errors import UserError
 from resnet.base.output import print_result
@@ -148,7 +148,7 @@ def measure(
         shards = startup.check_shards(record_set, ["train"], "example", communicator)
     with host_warnings.gathered(communicator):
         threads = startup.start_on_own_cores(process, communicator, job)
-        from eval import throughput
+        from eval.benchmarking import throughput
 
         shard = None
         if record_set:
@@ -166,11 +166,11 @@ def compare(settings: Settings, runs: Runs) -> dict[str, Any]:
     """Compares with the command of --vs; prints and returns the figures."""
 
     def ours() -> float:
-        result = measuring.run_benchmark(settings.arguments(), runs.ranks)
+        result = jobs.run_benchmark(settings.arguments(), runs.ranks)
         return float(result["images_per_second"])
 
     return {
-        **compare_in_pairs(ours, lambda: measuring.run_peer(runs.vs), runs.pairs),
+        **compare_in_pairs(ours, lambda: jobs.run_peer(runs.vs), runs.pairs),
         "ranks": runs.ranks,
         **dataclasses.asdict(settings),
         "vs": runs.vs,
@@ -196,7 +196,7 @@ def compare_in_pairs(
             f"{number:4} {our_rate:10,.2f} {their_rate:10,.2f} {ratios[-1]:7.3f}",
             flush=True,
         )
-    print_result(f"ours / theirs: median {measuring.spread(ratios)}")
+    print_result(f"ours / theirs: median {jobs.spread(ratios)}")
     shown = {"ratio": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
     return {**{name: round(value, 4) for name, value in shown.items()}, **rates}
 
@@ -244,7 +244,7 @@ def sweep(settings: Settings) -> dict[str, Any]:
         )
         # Before the measurement, which takes minutes.
         print(f"{f'{num_ranks} x {num_threads}':15} ", end="", flush=True)
-        results.append(measuring.run_benchmark(per_rank.arguments(), num_ranks))
+        results.append(jobs.run_benchmark(per_rank.arguments(), num_ranks))
         print(line.format(**results[-1]), flush=True)
     rates = [result["images_per_second"] for result in results]
     num_ranks, num_threads = tried[rates.index(max(rates))]

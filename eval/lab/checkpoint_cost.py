@@ -20,7 +20,7 @@ from collections.abc import Sequence
 if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from eval.measuring import spread
+from eval.benchmarking.jobs import spread
 from resnet.base import cli, program
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import resolve

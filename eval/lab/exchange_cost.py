@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from eval.measuring import spread
+from eval.benchmarking.jobs import spread
 from resnet.base import cli
 from resnet.base import program as base_program
 from resnet.base.errors import UserError

@@ -29,7 +29,7 @@ from PIL import Image
 
 from data_prep.records import class_mixing, manifest
 from data_prep.records.manifest import RecordSet
-from eval.measuring import spread
+from eval.benchmarking.jobs import spread
 from resnet.base import cli, program
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, setting

@@ -24,7 +24,7 @@ if __package__ in (None, ""):  # Run by its path: the packages are two folders u
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
 from data_prep.records import manifest
-from eval.measuring import spread
+from eval.benchmarking.jobs import spread
 from resnet.base import cli, program
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, setting

@@ -30,8 +30,8 @@ if __package__ in (None, ""):  # Run by its path: the packages are two folders u
 
 import psutil
 
-from eval import measuring
-from eval.measuring import spread
+from eval.benchmarking import jobs
+from eval.benchmarking.jobs import spread
 from resnet.base import cli, program
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, setting
@@ -122,13 +122,13 @@ def measure(mode: str, data_dir: str, settings: ComparisonSettings) -> Measured:
             f"--stop_after_steps={settings.steps}",
             f"--log_step_count_steps={settings.steps_per_line}",
             "--checkpoint_every=1000000steps",
-            *measuring.split_flags(settings.train_flags, "train_flags"),
+            *jobs.split_flags(settings.train_flags, "train_flags"),
         ]
         num_ranks = settings.num_workers
         if mode == "async":
             flags.append(f"--num_ps={settings.num_ps}")
             num_ranks += 1 + settings.num_ps
-        command = measuring.command(measuring.TRAINING, flags, num_ranks)
+        command = jobs.command(jobs.TRAINING, flags, num_ranks)
         log = pathlib.Path(folder, "log")
         with running(command, log) as job:
             lines = _Lines(pathlib.Path(folder, "run", "metrics.jsonl"), job, log)
@@ -154,7 +154,7 @@ def measure(mode: str, data_dir: str, settings: ComparisonSettings) -> Measured:
 def running(command: list[str], log: pathlib.Path) -> Iterator[subprocess.Popen]:
     """Runs a job that ends with the block."""
     with log.open("wb") as output:
-        job = measuring.start_job(command, output)
+        job = jobs.start_job(command, output)
     try:
         yield job
     finally:
@@ -220,7 +220,7 @@ def last_worker(job: subprocess.Popen, mode: str, num_workers: int) -> psutil.Pr
             if mode == "async":
                 return {"--job=worker", f"--index={index}"} <= set(words)
             rank = placement.find_process_info(process.environ()).rank
-            return str(measuring.TRAINING) in words and rank == index
+            return str(jobs.TRAINING) in words and rank == index
         return False
 
     processes = psutil.Process(job.pid).children(recursive=True)

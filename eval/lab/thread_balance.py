@@ -29,7 +29,7 @@ from dataclasses import dataclass
 if __package__ in (None, ""):  # Run by its path: the packages are two folders up.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from eval.benchmark_settings import Settings
+from eval.benchmarking.settings import Settings
 from resnet.base import cli, program
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, setting
@@ -132,7 +132,7 @@ def record_step(settings: BalanceSettings, num_threads: int) -> StepWork:
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
-    from eval import throughput
+    from eval.benchmarking import throughput
     from resnet import native
     from resnet.distributed.communicator import Communicator
     from resnet.hardware.placement import ProcessInfo

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from eval import benchmark
-from eval.benchmark_settings import Settings
+from eval.benchmarking.settings import Settings
 from eval.lab import exchange_cost
 from eval.lab.exchange_cost import ExchangeSettings
 from resnet.config.command_line import JobSettings

@@ -5,8 +5,9 @@ import re
 import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from eval import benchmark, measuring, step_profile
-from eval.benchmark_settings import Settings, check_batch_size
+from eval import benchmark
+from eval.benchmarking import jobs, step_profile
+from eval.benchmarking.settings import Settings, check_batch_size
 from resnet.base import cli
 from resnet.base.errors import UserError
 from resnet.hardware import physical_cores
@@ -90,7 +91,7 @@ def test_a_sweep_keeps_the_global_batch_and_names_the_fastest(capsys, monkeypatc
         return {"images_per_second": rate, "min": 9, "max": 31, "peak_memory_mb": 5}
 
     monkeypatch.setattr(physical_cores, "usable", lambda: [(n,) for n in range(6)])
-    monkeypatch.setattr(measuring, "run_benchmark", run_benchmark)
+    monkeypatch.setattr(jobs, "run_benchmark", run_benchmark)
     results = benchmark.sweep(Settings(batch_size=12))["layouts"]
     assert [num_ranks for num_ranks, _ in runs] == [1, 2, 3, 6, 1]
     for (num_ranks, arguments), num_threads in zip(runs, (6, 3, 2, 1, 5), strict=True):
@@ -119,15 +120,15 @@ def test_pairs_are_divided_pair_by_pair(capsys):
 
 
 def test_the_rates_of_the_processes_of_a_peer_are_summed_and_one_that_fails_is_named():
-    rate = measuring.run_peer(
+    rate = jobs.run_peer(
         """echo '{"images_per_second": {"median": 1.5}}' & echo '{not json'
         echo '{"loss": 9}'; echo '{"images_per_second": 2}' & wait"""
     )
     assert rate == 3.5
     with pytest.raises(UserError, match="printed no line of JSON"):
-        measuring.run_peer("echo a word")
+        jobs.run_peer("echo a word")
     with pytest.raises(UserError, match="failed with exit code 3: why"):
-        measuring.run_peer("echo why >&2; exit 3")
+        jobs.run_peer("echo why >&2; exit 3")
 
 
 def test_settings_are_flags_again():

@@ -13,7 +13,7 @@ from data_prep import digits, imagenet_to_tfrecords
 from data_prep.records import indexing, layouts, manifest
 from data_prep.records.fitting_recipe import fitting_recipe
 from eval import benchmark
-from eval.benchmark_settings import Settings
+from eval.benchmarking.settings import Settings
 from launch import estimate, place_shards
 from resnet import resnet_main
 from resnet.base import cli, commands, program

@@ -10,7 +10,7 @@ from typing import IO
 
 import pytest
 
-from eval import measuring
+from eval.benchmarking import jobs
 from eval.lab import compression_study, study
 from eval.lab.study import Result, StudyFile
 from resnet.base.errors import UserError
@@ -85,7 +85,7 @@ class Job:
 def job(monkeypatch, config) -> Job:
     """Replaces the training program; lists its flags."""
     job = Job([], Path(config.model_dir, "config.json"))
-    monkeypatch.setattr(measuring, "start_job", job.start)
+    monkeypatch.setattr(jobs, "start_job", job.start)
     monkeypatch.setattr(compression_study.figure, "study", lambda *_: None)
     monkeypatch.setattr(compression_study.figure, "write", lambda _, path, flag: None)
     return job

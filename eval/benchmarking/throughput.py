@@ -14,8 +14,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from eval import step_profile
-from eval.benchmark_settings import Settings
+from eval.benchmarking import step_profile
+from eval.benchmarking.settings import Settings
 from resnet import models, native
 from resnet.config.config import Config
 from resnet.config.networks import COMPUTE_DTYPES

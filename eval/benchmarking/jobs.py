@@ -1,4 +1,4 @@
-"""What measuring programs share: jobs in subprocesses, their rates, and spreads."""
+"""The jobs that measuring programs start: their commands, rates and spreads."""
 
 import functools
 import os
@@ -14,13 +14,11 @@ from typing import IO, Any
 
 from resnet.base import json_file
 from resnet.base.errors import UserError
-from resnet.config import phases
-from resnet.config.config import Config
-from resnet.metrics.jsonl import Line
 from resnet.watchdog import proc
 
-BENCHMARK = Path(__file__).with_name("benchmark.py")
-TRAINING = Path(__file__).parents[1] / "resnet" / "resnet_main.py"
+_ROOT = Path(__file__).resolve().parents[2]
+BENCHMARK = _ROOT / "eval" / "benchmark.py"
+TRAINING = _ROOT / "resnet" / "resnet_main.py"
 # By default, Open MPI 4 and 5 bind a rank to one core, and refuse more ranks than
 # cores. Other MPIs ignore these variables.
 _OPEN_MPI = {
@@ -120,28 +118,3 @@ def _results(
             " positive number or as an object with a median."
         )
     return results
-
-
-def hours_of_steps(
-    config: Config, trained: Sequence[Line], metrics: str
-) -> tuple[list[int], list[float]]:
-    """Returns step numbers, and the hours of training up to each of them.
-
-    The first one is the number of steps before the run's first one: 0, unless it begins
-    with a later phase. The images per second of a line leave out evaluations,
-    checkpoints and the step in which a start traces its graph, which counts as long as
-    the others of its line. A line without a rate, which has only such a step, has the
-    rate of the next one.
-    """
-    rates = [line.get("images_per_second", 0.0) for line in trained]
-    if not any(rates):
-        raise UserError(f"{metrics} must have images_per_second; it has none above 0")
-    last_rate = next(rate for rate in reversed(rates) if rate)
-    for index in reversed(range(len(rates))):
-        rates[index] = last_rate = rates[index] or last_rate
-    steps, hours = [phases.first_step(config.phases, config.first_phase)], [0.0]
-    for line, rate in zip(trained, rates, strict=True):
-        num_images = (line["step"] - steps[-1]) * config.global_batch_size
-        steps.append(line["step"])
-        hours.append(hours[-1] + num_images / rate / 3600)
-    return steps, hours
