@@ -35,7 +35,6 @@ from resnet.base import program  # Before the imports that may fail.
 from data_prep.conversion import convert, holdout, in_place, output_folder
 from data_prep.conversion.plan import Options, Plan, make_plan
 from data_prep.records import indexing, manifest, verification
-from data_prep.records.fitting_recipe import fitting_recipe
 from data_prep.sources import raw_data, tfds
 from data_prep.sources.image_list import Source
 from data_prep.worker_processes import Progress
@@ -326,7 +325,7 @@ def _next_command(written: manifest.Manifest, root: pathlib.Path) -> str:
     if manifest.TRAIN not in written.splits:
         return commands.command("resnet-eval", data_dir, "--model_dir=MODEL")
     words = [data_dir, f"--model_dir={root if root.name else root.resolve()}-model"]
-    if recipe := fitting_recipe(written):
+    if recipe := manifest.fitting_recipe(written):
         words = [f"--recipe={recipe}", "--precision=auto", *words]
     return commands.command("resnet-train", *words)
 

@@ -39,7 +39,7 @@ SUM_BYTES_PER_SECOND = 8.1e9
 _SHORT_ALLGATHER_BYTES = 512 << 10
 _FLAG_BYTES = 16  # The loss and the three flags that all ranks share in each step.
 # Of three products of matrices in a layer, the backward pass computes two: the
-# gradients of the kernel and those of the inputs (`resnet.models.flops`).
+# gradients of the kernel and those of the inputs (`eval.benchmarking.throughput`).
 _BACKWARD_SHARE = 2 / 3
 # What is compared with gradients that aren't compressed: the measured codecs.
 _COMPRESSIONS: dict[str, dict[str, Any]] = {

@@ -2,7 +2,7 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from data_prep import worker_processes
 from data_prep.conversion import shards
@@ -77,30 +77,49 @@ def finish(plan: Plan, num_processes: int) -> manifest.Manifest:
     counts: Counter[str] = Counter()
     states: list[str] = []
     splits = {s.name: _finish_split(plan, s, counts, states) for s in plan.splits}
-    num_ignored_orientations = counts.pop(IGNORED_ORIENTATIONS)
-    complete = manifest.Manifest(
+    side = image_sizes.median_side(plan.root, plan.paths, tf_example.ENCODED)
+    complete = manifest_of(plan, splits, side, counts, states)
+    manifest.write(complete, plan.root)
+    verified.write_all(manifest.RecordSet(complete, plan.root, plan.root))
+    shutil.rmtree(plan.root / manifest.CONVERSION_FOLDER, ignore_errors=True)
+    return complete
+
+
+def manifest_of(
+    plan: Plan,
+    splits: dict[str, manifest.Split],
+    median_side: int,
+    counts: Counter[str],
+    states: Sequence[str],
+    images_dir: str = "",
+) -> manifest.Manifest:
+    """Returns the manifest of a set, of records or of images that stay in a folder.
+
+    Counted are the converted images by kind and `IGNORED_ORIENTATIONS`; the states are
+    the digests of the files of each shard.
+    """
+    converted = {kind: counts[kind] for kind in sorted(counts)}
+    num_ignored_orientations = converted.pop(IGNORED_ORIENTATIONS, 0)
+    return manifest.Manifest(
         class_names=plan.source.class_names,
         class_descriptions=plan.source.class_descriptions,
         multi_label=plan.source.multi_label,
-        first_label=tf_example.FIRST_LABEL,
+        first_label=0 if images_dir else tf_example.FIRST_LABEL,
         splits=splits,
         image_format=plan.encoding.image_format,
         depth_window=plan.encoding.depth_window,
-        median_side=image_sizes.median_side(plan.root, plan.paths, tf_example.ENCODED),
+        median_side=median_side,
+        images_dir=images_dir,
         source={
             **plan.metadata(),
             FILES_DIGEST: shards.json_digest(states),
             "on_bad_image": plan.options.on_bad_image,
-            "converted_images": dict(sorted(counts.items())),
+            "converted_images": converted,
             IGNORED_ORIENTATIONS: num_ignored_orientations,
             "num_ignored_files": plan.source.num_ignored_files,
             "ignored_files": plan.source.ignored_kinds,
         },
     )
-    manifest.write(complete, plan.root)
-    verified.write_all(manifest.RecordSet(complete, plan.root, plan.root))
-    shutil.rmtree(plan.root / manifest.CONVERSION_FOLDER, ignore_errors=True)
-    return complete
 
 
 def _finish_split(

@@ -10,6 +10,7 @@ import hashlib
 import os
 import pathlib
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -70,15 +71,14 @@ def write(
         for split in plan.splits
     }
     skipped: dict[str, list[SkippedImage]] = {split.name: [] for split in plan.splits}
-    num_ignored_orientations = 0
+    counts: Counter[str] = Counter()
 
     def take(part: _Read) -> None:
-        nonlocal num_ignored_orientations
         rows = slice(part.job.first, part.job.first + len(part.job.images))
         entries[part.job.split][rows]["num_bytes"] = part.num_bytes
         entries[part.job.split][rows]["crc32c"] = part.checksums
         skipped[part.job.split] += part.skipped
-        num_ignored_orientations += part.num_ignored_orientations
+        counts[convert.IGNORED_ORIENTATIONS] += part.num_ignored_orientations
         report_images(len(part.job.images))
 
     before = _states(plan)
@@ -92,33 +92,16 @@ def write(
         split.name: _write_split(plan, split, entries[split.name], skipped[split.name])
         for split in plan.splits
     }
-    written = manifest.Manifest(
-        class_names=plan.source.class_names,
-        class_descriptions=plan.source.class_descriptions,
-        multi_label=plan.source.multi_label,
-        first_label=0,
-        splits=splits,
-        image_format=plan.encoding.image_format,
-        median_side=image_sizes.median_side_of(
-            (
-                split.images[index].read()
-                for index in split.order[records]
-                if entries[split.name]["num_bytes"][index]
-            )
-            for split in plan.splits
-            for records in split.record_ranges
-        ),
-        images_dir=images_dir,
-        source={
-            **plan.metadata(),
-            convert.FILES_DIGEST: shards.json_digest(before),
-            "on_bad_image": plan.options.on_bad_image,
-            "converted_images": {},
-            convert.IGNORED_ORIENTATIONS: num_ignored_orientations,
-            "num_ignored_files": plan.source.num_ignored_files,
-            "ignored_files": plan.source.ignored_kinds,
-        },
+    side = image_sizes.median_side_of(
+        (
+            split.images[index].read()
+            for index in split.order[records]
+            if entries[split.name]["num_bytes"][index]
+        )
+        for split in plan.splits
+        for records in split.record_ranges
     )
+    written = convert.manifest_of(plan, splits, side, counts, before, images_dir)
     manifest.write(written, plan.root)
     shutil.rmtree(plan.root / manifest.CONVERSION_FOLDER, ignore_errors=True)
     return written

@@ -6,7 +6,6 @@ plan, no record file in the folder belongs to a conversion, whatever its name.
 """
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -22,6 +21,7 @@ from data_prep.records import layouts, manifest
 from data_prep.sources import archives, folders
 from data_prep.sources.image_list import files_digest
 from resnet.base import atomic_files, json_file, text
+from resnet.base.atomic_files import is_at
 from resnet.base.errors import UserError
 
 _PLAN_FILE = "plan.json"
@@ -120,13 +120,13 @@ def locked(root: pathlib.Path) -> Iterator[None]:
     """
     root.mkdir(parents=True, exist_ok=True)
     path = root / _LOCK_FILE
-    while not _is_at(descriptor := _lock(path), path):
+    while not is_at(descriptor := _lock(path), path):
         os.close(descriptor)  # The previous holder has just removed the file.
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            if _is_at(descriptor, path):
+            if is_at(descriptor, path):
                 path.unlink()
         os.close(descriptor)
 
@@ -146,16 +146,6 @@ def _lock(path: pathlib.Path) -> int:
     except OSError:
         pass  # Some network file systems have no flock.
     return descriptor
-
-
-def _is_at(descriptor: int, path: pathlib.Path) -> bool:
-    """Returns whether an open file is still at its path."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ESTALE):  # The latter is NFS's.
-            return False
-        raise
 
 
 def begin(plan: Plan) -> None:

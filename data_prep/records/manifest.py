@@ -41,6 +41,18 @@ IMAGE_FORMATS = ("jpeg", "png")
 # the examples of a node with fewer examples are used more often.
 MAX_IMBALANCE = 0.1
 
+_IMAGENET_SIZE = 500_000  # Images. The recipes for ImageNet have batches of thousands.
+OWN_RECIPE = "own"  # The recipe that follows from the set.
+# The recipes for known sets, by their classes, with the least number of images that
+# they are for: others may have the same classes.
+_KNOWN_RECIPES = {
+    tuple("0123456789"): ("digits", 1_000),
+    (
+        *("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse"),
+        *("ship", "truck"),
+    ): ("cifar10", 25_000),
+}
+
 _MAX_COUNT = 2**62  # Numbers of bytes and records, and labels, are int64 elsewhere.
 _WHAT = "the manifest of a record set"
 _ADVICE = (
@@ -466,3 +478,13 @@ def remedy(record_set: RecordSet) -> str:
         f"If the records were changed on purpose, delete their old index, {index}, and"
         " rerun the command: it builds a new index."
     )
+
+
+def fitting_recipe(contents: Manifest) -> str:
+    """Returns the name of a recipe; empty for ImageNet's, which needs no --recipe."""
+    split = contents.splits.get(TRAIN)
+    num_images = split.num_examples if split else 0
+    if num_images >= _IMAGENET_SIZE:
+        return ""
+    name, least = _KNOWN_RECIPES.get(contents.class_names, (OWN_RECIPE, 0))
+    return name if num_images >= least and not contents.multi_label else OWN_RECIPE

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import resource
 import statistics
 import time
@@ -27,7 +28,7 @@ from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.exchange.gradients import GradientExchange
 from resnet.hardware import cpu_features, host
 from resnet.hardware.placement import ProcessInfo, Threads
-from resnet.models import flops
+from resnet.models import layers
 from resnet.models.layers import convolution
 from resnet.optim.train_state import TrainState
 from resnet.runtime import precision
@@ -136,13 +137,13 @@ def measure(
         settings = dataclasses.replace(settings, precision=chosen)
     model = build_network(settings, num_classes)
     if settings.infer:
-        step, flops_per_image = evaluation_step(model), flops.count_forward_pass(model)
+        step, flops_per_image = evaluation_step(model), count_forward_pass(model)
     else:
         exchanging = communicator
         if not settings.average_gradients:
             exchanging = Communicator(ProcessInfo())
         step = training_step(model, settings.phase, exchanging)
-        flops_per_image = flops.count_training_step(model)
+        flops_per_image = count_training_step(model)
     if shard:
         images = _images_of_records(settings, num_classes, shard, threads)
     else:
@@ -352,3 +353,52 @@ def best_rate(
         work()
         rates.append(amount / (time.perf_counter() - start))
     return float(communicator.allreduce_sum(np.array(rates)).max())
+
+
+def count_forward_pass(model: keras.Model) -> int:
+    """Returns the floating-point operations (FLOPs) of the forward pass for one image.
+
+    Only convolutions and dense layers count, which are nearly all of the work. A
+    multiplication and an addition count as two operations.
+    """
+    return sum(count for count, _ in _count_kernels(model))
+
+
+def count_training_step(model: keras.Model) -> int:
+    """Returns the number of operations of forward and backward pass for one image.
+
+    In each layer the outputs, the gradient of the kernel and that of the inputs take as
+    many operations. The first layer has no gradient of its inputs, the images. If only
+    its bias is trained, it computes its outputs alone, and the next layer all three.
+    """
+    counts = _count_kernels(model)
+    trained = [count for count, is_trained in counts if is_trained]
+    constant = [count for count, is_trained in counts if not is_trained]
+    if constant:
+        return 3 * sum(trained) + sum(constant)
+    return 3 * sum(trained) - trained[0]
+
+
+def _count_kernels(model: keras.Model) -> list[tuple[int, bool]]:
+    """Returns the operations of each kernel's forward pass, and whether it learns.
+
+    A kernel `[height, width, channels, filters]` is applied at every position of its
+    layer's output, or of what the layer pools; a kernel `[features, classes]` once.
+    """
+    counts = []
+    for layer in model.layers:
+        for weight in layer.weights:
+            size = 2 * math.prod(weight.shape)
+            if len(weight.shape) == 4:
+                counts.append((size * num_positions(layer), weight.trainable))
+            elif len(weight.shape) == 2:
+                counts.append((size, weight.trainable))
+    return counts
+
+
+def num_positions(layer: keras.layers.Layer) -> int:
+    """Returns the number of positions that a layer's kernel is applied at."""
+    if isinstance(layer, layers.PooledConvNorm):
+        return math.prod(-(-side // layer.stride) for side in layer.input.shape[1:3])
+    output, *_ = keras.tree.flatten(layer.output)
+    return math.prod(output.shape[1:3])

@@ -28,7 +28,7 @@ from resnet.base import program  # Before imports that may fail.
 # isort: split
 
 from eval.benchmarking import jobs
-from eval.lab import study
+from eval.lab import study, study_figure
 from eval.lab.study import DENSE, Result, Run, StudyFile
 from resnet.base import atomic_files, cli, errors
 from resnet.base.errors import UserError
@@ -215,7 +215,7 @@ def write(file: StudyFile, settings: StudySettings) -> None:
     for row, results in by_row.items():
         trained = [result for result in results if result.top1 is not None]
         points.append(
-            figure.StudyRow(
+            study_figure.StudyRow(
                 method="" if row == DENSE else study.method(row),
                 way=row.compress,
                 has_feedback=row.error_feedback,
@@ -224,7 +224,7 @@ def write(file: StudyFile, settings: StudySettings) -> None:
                 minutes=[result.seconds / 60 for result in trained],
             )
         )
-    figure.write(figure.study(points, title), folder / "study.png", "--output_dir")
+    figure.write(study_figure.draw(points, title), folder / "study.png", "--output_dir")
 
 
 def table(results: Results) -> str:

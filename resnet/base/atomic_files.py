@@ -13,6 +13,8 @@ from resnet.base.errors import UserError, naming_failures
 
 _PARTIAL_SUFFIX = ".partial"
 _NOT_FOR_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+# ESTALE is NFS's for an open file that another host has removed.
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 _LEFTOVER_NAME = re.compile(rf"\..+\.[0-9a-f]{{8}}{re.escape(_PARTIAL_SUFFIX)}")
 
 
@@ -95,3 +97,19 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def is_at(opened: int | os.stat_result, path: pathlib.Path) -> bool:
+    """Returns whether a file or folder, opened or as it was, is still at its path.
+
+    Raises:
+        OSError: If the file system can't tell.
+    """
+    try:
+        if isinstance(opened, int):
+            opened = os.fstat(opened)
+        return os.path.samestat(opened, path.stat())
+    except OSError as error:
+        if error.errno in _GONE:
+            return False
+        raise

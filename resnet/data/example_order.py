@@ -120,18 +120,6 @@ NUMPY = ArrayFunctions(
 )
 
 
-def shuffled(
-    position_in_epoch: np.ndarray, seed: int, epoch: Any, num_examples: int
-) -> np.ndarray:
-    """Returns the examples at these positions of these epochs.
-
-    The positions are int64 in [0, num_examples), of any shape; the epoch has the same
-    shape or is a scalar. `num_examples` is from 1 to 2**62.
-    """
-    keys = round_keys(seed, np.asarray(epoch, np.int64))
-    return _walk(position_in_epoch, keys, sides(num_examples), num_examples)
-
-
 @dataclass(frozen=True, eq=False)
 class ClassOrder:
     """How often the classes of some examples are read in an epoch, and in which order.

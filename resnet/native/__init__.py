@@ -9,7 +9,6 @@ gradients have no fallback: compression needs the library.
 import contextlib
 import functools
 import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,28 +172,6 @@ def describe() -> str:
 def instruction_set() -> str:
     """Returns the instruction set whose kernels convolve and normalize, or "NONE"."""
     return "NONE" if ops() is None else instruction_sets.kernels(OPS_LIBRARY).current()
-
-
-def usable_instruction_sets() -> tuple[str, ...]:
-    """Returns those that CPU, library and environment allow, the slowest first.
-
-    They are names of `instruction_sets.NAMES`, without "NONE"; empty without a library.
-    """
-    if ops() is None:
-        return ()
-    best = instruction_sets.index(instruction_sets.kernels(OPS_LIBRARY).best())
-    limit = instruction_sets.index(instruction_sets.limit_from(os.environ))
-    return instruction_sets.NAMES[1 : min(best, limit) + 1]
-
-
-def limit_instruction_set(name: str) -> None:
-    """Makes the compiled ops use at most this instruction set, which must be loaded.
-
-    Graphs that are built later use stock ops where the remaining kernels lack a dtype.
-    """
-    instruction_sets.kernels(OPS_LIBRARY).limit(name)
-    for lookup in (fast_ops, convolutions):
-        lookup.cache_clear()
 
 
 @functools.cache

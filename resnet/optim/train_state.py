@@ -15,9 +15,8 @@ from resnet.config.networks import COMPUTE_DTYPES
 from resnet.distributed.communicator import Communicator
 from resnet.models.options import NetworkOptions
 from resnet.optim import losses, muon
-from resnet.optim.lookahead import Lookahead
 from resnet.optim.optimizer import Optimizer, weight_penalty
-from resnet.optim.outer_momentum import OuterMomentum
+from resnet.optim.slow_weights import Lookahead, OuterMomentum
 
 
 class TrainState:

@@ -11,14 +11,13 @@ from pathlib import Path
 from absl import logging
 
 from resnet.base import atomic_files
+from resnet.base.atomic_files import is_at
 from resnet.base.errors import UserError
 from resnet.config.config import CONFIG_FILE, METRICS_FILE
 
 FILE = "lock"
 # Other files of the folder, such as an evaluation's results, are not the job's.
 _FILES_OF_A_JOB = (CONFIG_FILE, METRICS_FILE, "diverged-step-*.json")
-# ESTALE is NFS's for an open file that another host has removed.
-_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -57,8 +56,8 @@ class RunLock:
             UserError: If the folder was removed, moved, replaced or locked by others.
         """
         try:
-            is_here = _is_at(self._folder, self._path.parent)
-            is_locked = self._descriptor is None or _is_at(self._descriptor, self._path)
+            is_here = is_at(self._folder, self._path.parent)
+            is_locked = self._descriptor is None or is_at(self._descriptor, self._path)
         except OSError as error:
             logging.warning(
                 f"it can't be checked whether {self._path.parent} is still locked"
@@ -92,7 +91,7 @@ class RunLock:
         """Releases the lock, and removes its file; a file of another job stays."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):  # A folder that is read-only by now.
-                if _is_at(self._descriptor, self._path):
+                if is_at(self._descriptor, self._path):
                     self._path.unlink()
             self._close()
 
@@ -140,7 +139,7 @@ def _lock(path: Path) -> int | None:
                 f" ({holder or 'of unknown origin'}). Wait for it, stop it, or choose"
                 " another --model_dir."
             ) from error
-        if _is_at(descriptor, path):
+        if is_at(descriptor, path):
             break
         os.close(descriptor)  # The previous holder has just removed the file.
     job = os.environ.get("SLURM_JOB_ID")
@@ -151,19 +150,3 @@ def _lock(path: Path) -> int | None:
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{text}\n".encode())
     return descriptor
-
-
-def _is_at(opened: int | os.stat_result, path: Path) -> bool:
-    """Returns whether a file or folder, opened or as it was, is still at its path.
-
-    Raises:
-        OSError: If the file system can't tell.
-    """
-    try:
-        if isinstance(opened, int):
-            opened = os.fstat(opened)
-        return os.path.samestat(opened, path.stat())
-    except OSError as error:
-        if error.errno in _GONE:
-            return False
-        raise

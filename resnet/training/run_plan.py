@@ -8,7 +8,6 @@ from typing import Any
 from absl import logging
 
 from data_prep.records import manifest
-from data_prep.records.fitting_recipe import fitting_recipe
 from resnet.base.errors import UserError
 from resnet.base.output import print_result
 from resnet.checkpoint.weight_formats import files as weight_files
@@ -78,7 +77,7 @@ def fitted(recipe: Recipe, contents: manifest.Manifest) -> Recipe:
 
 def advise_recipe(contents: manifest.Manifest) -> None:
     """Names the recipe for a data set that the one without --recipe is not for."""
-    if name := fitting_recipe(contents):
+    if name := manifest.fitting_recipe(contents):
         logging.warning(
             "without --recipe the settings are those for ImageNet, and the data set"
             " has %s training images: --recipe=%s fits it",

@@ -15,10 +15,10 @@ import pytest
 
 from eval import resnet_eval
 from resnet import resnet_main
-from resnet.data import example_order
 from tests import damaged_record, smallest, tiny_set
 from tests.main_run import read_metrics
 from tests.processes import completed
+from tests.shuffled import shuffled
 
 BATCH = 6
 NUM_EXAMPLES = 24
@@ -68,7 +68,7 @@ def read_log(folder: Path, start_step: int, num_ranks: int) -> list[list[list[in
 
 def expected_order(first_step: int, end_step: int) -> list[int]:
     position = np.arange(first_step * BATCH, end_step * BATCH)
-    return example_order.shuffled(
+    return shuffled(
         position % NUM_EXAMPLES, 0, position // NUM_EXAMPLES, NUM_EXAMPLES
     ).tolist()
 

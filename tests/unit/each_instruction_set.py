@@ -13,11 +13,12 @@ import tensorflow as tf
 
 from resnet import native
 from resnet.native import instruction_sets
+from tests import kernel_sets
 
 
 def usable_names() -> list[str]:
     """Returns the usable instruction sets, the slowest first."""
-    return list(native.usable_instruction_sets() or ("NONE",))
+    return list(kernel_sets.usable_instruction_sets() or ("NONE",))
 
 
 def dtypes_of(name: str) -> list[tf.DType]:
@@ -32,13 +33,13 @@ def dtypes_of(name: str) -> list[tf.DType]:
 @pytest.fixture(scope="module", autouse=True)
 def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of the instruction set whose kernels are used."""
-    if not native.usable_instruction_sets():
+    if not kernel_sets.usable_instruction_sets():
         yield "NONE"
         return
     before = instruction_sets.kernels(native.OPS_LIBRARY).current()
-    native.limit_instruction_set(request.param)
+    kernel_sets.limit_instruction_set(request.param)
     yield request.param
-    native.limit_instruction_set(before)
+    kernel_sets.limit_instruction_set(before)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -59,7 +60,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 # AVX512_CORE_BF16 has the kernels of AVX512_CORE.
-COMPILED = ("NONE", *(native.usable_instruction_sets() or ())[:2])
+COMPILED = ("NONE", *(kernel_sets.usable_instruction_sets() or ())[:2])
 only_compiled = pytest.mark.parametrize("kernels", COMPILED, indirect=True)
 
 
@@ -71,6 +72,6 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
             yield request.param
         return
     before = instruction_sets.kernels(native.OPS_LIBRARY).current()
-    native.limit_instruction_set(request.param)
+    kernel_sets.limit_instruction_set(request.param)
     yield request.param
-    native.limit_instruction_set(before)
+    kernel_sets.limit_instruction_set(before)

@@ -11,7 +11,7 @@ import pytest
 
 from data_prep import digits, imagenet_to_tfrecords
 from data_prep.records import indexing, layouts, manifest
-from data_prep.records.fitting_recipe import fitting_recipe
+from data_prep.records.manifest import fitting_recipe
 from eval import benchmark
 from eval.benchmarking.settings import Settings
 from launch import estimate, place_shards

@@ -86,7 +86,7 @@ def job(monkeypatch, config) -> Job:
     """Replaces the training program; lists its flags."""
     job = Job([], Path(config.model_dir, "config.json"))
     monkeypatch.setattr(jobs, "start_job", job.start)
-    monkeypatch.setattr(compression_study.figure, "study", lambda *_: None)
+    monkeypatch.setattr(compression_study.study_figure, "draw", lambda *_: None)
     monkeypatch.setattr(compression_study.figure, "write", lambda _, path, flag: None)
     return job
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from resnet.data import example_order, input_pipeline
 from resnet.data.example_order import ClassOrder
 from resnet.data.input_pipeline import examples_of_micro_batch
+from tests.shuffled import shuffled
 
 SEEDS = st.integers(0, 2**63 - 1)
 EPOCHS = st.integers(0, 10**6)
@@ -62,7 +63,7 @@ def reference_order(num_examples: int, seed: int, epoch: int) -> list[int]:
 
 def order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
     positions = np.arange(num_examples, dtype=np.int64)
-    return example_order.shuffled(positions, seed, epoch, num_examples)
+    return shuffled(positions, seed, epoch, num_examples)
 
 
 @settings(max_examples=30)
@@ -86,7 +87,7 @@ def test_the_order_is_that_of_the_reference(num_examples, seed, epoch):
 def test_the_largest_set_stays_within_an_int64(position):
     positions = np.array([position], np.int64)
     with np.errstate(over="raise"):
-        ours = example_order.shuffled(positions, 2**63 - 1, 10**6, 2**62)
+        ours = shuffled(positions, 2**63 - 1, 10**6, 2**62)
     keys = [reference_key(2**63 - 1, number, 10**6) for number in range(8)]
     assert ours.tolist() == [reference_once(position, 2**31, 2**31, keys)]
 
@@ -250,7 +251,7 @@ def test_each_pair_of_place_and_example_is_equally_frequent():
     num_examples, num_epochs = 6, 6_000
     epochs = np.repeat(np.arange(num_epochs), num_examples)
     places = np.tile(np.arange(num_examples), num_epochs)
-    examples = example_order.shuffled(places, 123, epochs, num_examples)
+    examples = shuffled(places, 123, epochs, num_examples)
     counts = np.zeros((num_examples, num_examples))
     np.add.at(counts, (places, examples), 1)
     expected = num_epochs / num_examples
@@ -272,7 +273,7 @@ def test_tensors_are_shuffled_as_arrays_are(num_examples, seed, positions):
     examples, keys, uses = order(tf.constant(run))
     epoch = run // num_examples
     np.testing.assert_array_equal(
-        examples, example_order.shuffled(run % num_examples, seed, epoch, num_examples)
+        examples, shuffled(run % num_examples, seed, epoch, num_examples)
     )
     np.testing.assert_array_equal(uses, epoch)
     stream = input_pipeline._AUGMENTATION_STREAM

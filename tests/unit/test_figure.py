@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from eval.lab import study_figure
+from eval.lab.study_figure import StudyRow
 from resnet.base.errors import UserError
 from resnet.config.config import Config, Derived
 from resnet.config.recipes import digits, imagenet
 from resnet.config.resolve import resolve
 from resnet.metrics import figure, jsonl
-from resnet.metrics.figure import LoggedRun, StudyRow
+from resnet.metrics.figure import LoggedRun
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +174,7 @@ def test_a_study_has_a_point_for_each_row_that_has_not_diverged():
         StudyRow("topk", "layerwise", True, [40.0, 10.0, 20.0], [20.0] * 3, [1.0] * 3),
         *(StudyRow(f"m{n}", "entiremodel", False, [], [], []) for n in range(9)),
     ]
-    over_bytes, over_time = figure.study(rows, "title").axes
+    over_bytes, over_time = study_figure.draw(rows, "title").axes
     for axes, places in ((over_bytes, (400, 20)), (over_time, (1 / 60, 1))):
         assert axes.get_xscale() == "log"
         drawn = [bar.lines[0].get_xydata()[0].tolist() for bar in axes.containers]

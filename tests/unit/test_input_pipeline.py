@@ -17,6 +17,7 @@ from resnet.data.corrupt_records import Replacements
 from resnet.data.example_order import ClassOrder
 from resnet.data.input_pipeline import Batch, DecodedCache, ToRead
 from resnet.data.record_files import ExampleShard, RecordFiles
+from tests.shuffled import shuffled
 from tests.unit.changed_settings import changed
 from tests.unit.encoded_images import encode
 from tests.unit.read_batches import (
@@ -61,7 +62,7 @@ def plain(records, config) -> list[Batch]:
 
 def test_the_batches_are_those_of_the_order(config, plain, numbers_in):
     positions = np.arange(78)
-    order = example_order.shuffled(
+    order = shuffled(
         positions % NUM_EXAMPLES, config.seed, positions // NUM_EXAMPLES, NUM_EXAMPLES
     ).reshape(NUM_STEPS, 6)
     assert len(plain) == NUM_STEPS

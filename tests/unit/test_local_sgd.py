@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
-from resnet.optim.outer_momentum import OuterMomentum
+from resnet.optim.slow_weights import OuterMomentum
 from tests.local_sgd import make_state, phase, train_to, values
 
 ALONE = Communicator(ProcessInfo())

@@ -12,6 +12,7 @@ from resnet.distributed.collectives import Collectives
 from resnet.optim import muon
 from resnet.optim.groups import balanced
 from resnet.optim.train_state import TrainState
+from tests import kernel_sets
 from tests.unit.one_optimizer import slow_orthogonalized
 
 
@@ -87,10 +88,10 @@ def test_an_update_is_the_same_with_all_instruction_sets(shape):
     matrix = tf.constant(matrix.reshape(-1, shape[-1]))
     found = set()
     before = native.instruction_set()
-    for name in native.usable_instruction_sets():
-        native.limit_instruction_set(name)
+    for name in kernel_sets.usable_instruction_sets():
+        kernel_sets.limit_instruction_set(name)
         found.add(muon.orthogonalized(matrix).numpy().tobytes())
-    native.limit_instruction_set(before)
+    kernel_sets.limit_instruction_set(before)
     assert len(found) == 1
 
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from eval.benchmarking.throughput import count_forward_pass, count_training_step
 from resnet import models, native
 from resnet.base.errors import UserError
 from resnet.config import networks as rows
 from resnet.config.networks import MODELS
 from resnet.config.phases import SMALLEST_IMAGE
 from resnet.config.recipe import TrainingSettings
-from resnet.models import flops, layers
+from resnet.models import layers
 from resnet.models.layers import PooledConvNorm, normalization, whitening
 from tests.reference import networks
 from tests.reference.networks import (
@@ -343,11 +344,11 @@ def test_the_operations_are_those_of_the_papers():
         ("airbench94", 10, constant + airbench),
         ("mlp", 10, 784 * 128 + 128 * 64 + 64 * 10),
     ):
-        assert flops.count_forward_pass(described(name, num_classes)) == 2 * expected
+        assert count_forward_pass(described(name, num_classes)) == 2 * expected
     # Nobody needs the gradient of the images: of the first 3 * 3 * 3 * 32 weights.
-    step = flops.count_training_step(described("resnet50d"))
+    step = count_training_step(described("resnet50d"))
     assert step == 2 * (3 * resnet50d - 112**2 * 864)
-    step = flops.count_training_step(described("airbench94", 10))
+    step = count_training_step(described("airbench94", 10))
     assert step == 2 * (constant + 3 * airbench)
     # The source's 0.36 PFLOPs, of which 9.9 epochs of 49,152 images are 476 steps.
     assert 476 * 1024 * step == pytest.approx(0.36e15, rel=0.05)

@@ -15,7 +15,7 @@ from resnet.config.phases import Phase
 from resnet.config.schedules import Schedule
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
-from resnet.optim.lookahead import Lookahead
+from resnet.optim.slow_weights import Lookahead
 from resnet.optim.train_state import TrainState
 from resnet.runtime import versions
 from tests.unit.changed_settings import changed
