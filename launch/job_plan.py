@@ -410,7 +410,8 @@ def _warnings_of_run(topology: Topology, chosen: Layout, run: Derived) -> Iterat
             "the processor has instructions for bfloat16, and the run computes in"
             " float32; --precision=auto measures which of both is faster"
         )
-    speed = topology.gigabits_per_second
+    speeds = [interface.megabits_per_second for interface in topology.interfaces]
+    speed = max(speeds, default=0) / 1000  # 0 if none is known.
     if speed and run.config.compress == "none":
         # The least time of an all-reduce (Patarasuk and Yuan 2009).
         others = (topology.num_nodes - 1) / topology.num_nodes

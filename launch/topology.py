@@ -77,12 +77,6 @@ class Topology:
         """The numbers of the NUMA nodes with usable cores."""
         return tuple(sorted({core.numa_node for core in self.cores}))
 
-    @property
-    def gigabits_per_second(self) -> float:
-        """The speed of the fastest interface; 0 if none is known."""
-        speeds = [interface.megabits_per_second for interface in self.interfaces]
-        return max(speeds, default=0) / 1000
-
 
 def stated(
     num_nodes: int,

@@ -63,13 +63,13 @@ def write(
     for split in plan.splits:
         _check_source(split.images, images_dir)
     num_labels = len(plan.source.class_names) if plan.source.multi_label else 0
-    entries = {
-        split.name: np.zeros(
-            len(split.images),
-            record_index.image_index_type(_longest(split.images), num_labels),
-        )
-        for split in plan.splits
-    }
+    entries = {}
+    for split in plan.splits:
+        rows = split.images.rows
+        lengths = np.diff(rows["filename_end"], prepend=0)[rows["num_bytes"] < 0]
+        longest = int(lengths.max(initial=0))  # Bytes of the longest name of a file.
+        kind = record_index.image_index_type(longest, num_labels)
+        entries[split.name] = np.zeros(len(split.images), kind)
     skipped: dict[str, list[SkippedImage]] = {split.name: [] for split in plan.splits}
     counts: Counter[str] = Counter()
 
@@ -121,13 +121,6 @@ def _check_source(images: ImageList, images_dir: str) -> None:
                 f"--in_place needs all images in {images_dir}; {path} is elsewhere."
                 " Name the folder of all: --raw_data_dir=FOLDER."
             )
-
-
-def _longest(images: ImageList) -> int:
-    """Returns the number of bytes of the longest name of an image file."""
-    is_file = images.rows["num_bytes"] < 0
-    lengths = np.diff(images.rows["filename_end"], prepend=0)[is_file]
-    return int(lengths.max(initial=0))
 
 
 def _states(plan: Plan) -> list[str]:

@@ -209,10 +209,6 @@ def _place_of(label: int, files: Sequence[ScannedFile]) -> str:
     return file.place(file.offsets[np.flatnonzero(file.labels == label)[0]])
 
 
-def _all_files(scanned: dict[str, list[ScannedFile]]) -> list[ScannedFile]:
-    return [file for files in scanned.values() for file in files]
-
-
 def _save_where_allowed(
     layout: Layout, scanned: dict[str, list[ScannedFile]]
 ) -> pathlib.Path:
@@ -235,7 +231,7 @@ def _save_where_allowed(
 def _save(
     layout: Layout, scanned: dict[str, list[ScannedFile]], index_dir: pathlib.Path
 ) -> None:
-    files = _all_files(scanned)
+    files = [file for of_split in scanned.values() for file in of_split]
     labels, class_names = _classes(layout, files)
     source: dict[str, Any] = {"indexed": layout.description}
     if any(file.is_oriented for file in files):

@@ -201,7 +201,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str) -> Any:
         """Returns the function or class of NumPy that a pickle names."""
         names = {
-            ("numpy.core.multiarray", "_reconstruct"): _new_array,
+            # An array whose content the pickle then sets.
+            ("numpy.core.multiarray", "_reconstruct"): lambda *_: np.empty(0, np.uint8),
             ("numpy", "ndarray"): np.ndarray,
             ("numpy", "dtype"): np.dtype,
         }
@@ -210,11 +211,6 @@ class _Unpickler(pickle.Unpickler):
                 f"it names {module_name}.{global_name}, which could run code"
             )
         return names[module_name, global_name]
-
-
-def _new_array(*_: Any) -> npt.NDArray[Any]:
-    """Returns an array whose content the pickle then sets."""
-    return np.empty(0, np.uint8)
 
 
 def _unpickled(content: bytes) -> dict[str, Any]:

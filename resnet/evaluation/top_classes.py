@@ -3,6 +3,7 @@
 They are collected over the ranks, for the report of a run.
 """
 
+import contextlib
 import io
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -138,17 +139,12 @@ def _images(
     wanted = set(own.examples.tolist()).intersection(examples)
     images = {}
     for index, number in enumerate(records.number_of_example.tolist()):
-        if number in wanted and (image := _image(records, index, number)):
-            images[number] = image
+        if number in wanted:
+            # The evaluation has read it, and named it if it is corrupt.
+            with contextlib.suppress(*_UNREADABLE):
+                encoded, name = records.read(index)
+                images[number] = WrongImage(number, name, _small_jpeg(encoded))
     return images
-
-
-def _image(records: RecordFiles, index: int, example: int) -> WrongImage | None:
-    try:
-        encoded, name = records.read(index)
-        return WrongImage(example, name, _small_jpeg(encoded))
-    except _UNREADABLE:
-        return None  # The evaluation has read it, and named it if it is corrupt.
 
 
 def _small_jpeg(encoded: bytes) -> bytes:

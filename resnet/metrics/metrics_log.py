@@ -13,7 +13,7 @@ import google_crc32c
 import tensorflow as tf
 from absl import logging
 
-from resnet.base.atomic_files import atomic_write_bytes
+from resnet.base.atomic_files import atomic_write_bytes, is_at
 from resnet.base.errors import UserError
 from resnet.metrics import jsonl
 from resnet.metrics.table import OF_RANKS
@@ -39,7 +39,7 @@ class AppendFile:
         """Appends a text; `is_synced` flushes all lines so far to disk too."""
         self._waiting += text.encode()
         try:
-            if not self._is_at_its_path():
+            if not is_at(self._file.fileno(), self._path):
                 self._write_again()
             while self._waiting:
                 num_written = self._file.write(self._waiting)
@@ -53,13 +53,6 @@ class AppendFile:
 
     def _open(self) -> None:
         self._file = open(self._path, "a+b", buffering=0)  # noqa: SIM115 - see close.
-
-    def _is_at_its_path(self) -> bool:
-        try:
-            present = os.stat(self._path)
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(os.fstat(self._file.fileno()), present)
 
     def _write_again(self) -> None:
         """Writes the file that is still open to its path; what is there is renamed."""

@@ -39,7 +39,9 @@ def of_examples(
         if not is_mixed:
             return rows
         own = tf.reshape(mix_weight, [-1] + [1] * (len(rows.shape) - 1))
-        return own * rows + (1 - own) * _of_partners(rows)
+        pairs = tf.reshape(rows, [-1, 2, *rows.shape[1:]])
+        of_partners = tf.reshape(tf.reverse(pairs, [1]), [-1, *rows.shape[1:]])
+        return own * rows + (1 - own) * of_partners
 
     targets = mixed(_smoothed(labels, logits.shape[-1], phase.label_smoothing))
     if phase.loss == "binary_cross_entropy":
@@ -87,12 +89,6 @@ def _smoothed(labels: tf.Tensor, num_classes: int, label_smoothing: float) -> tf
         on_value=1 - label_smoothing + label_smoothing / num_classes,
         off_value=label_smoothing / num_classes,
     )
-
-
-def _of_partners(rows: tf.Tensor) -> tf.Tensor:
-    """Returns rows 2i and 2i + 1 of a tensor, `[batch, ...]`, in exchanged places."""
-    pairs = tf.reshape(rows, [-1, 2, *rows.shape[1:]])
-    return tf.reshape(tf.reverse(pairs, [1]), [-1, *rows.shape[1:]])
 
 
 def classifier_bias_init(phase: PhaseSettings, num_classes: int) -> float:

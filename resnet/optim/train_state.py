@@ -142,10 +142,6 @@ class TrainState:
         return [variable.value for variable in self.model.variables]
 
     @property
-    def _slow(self) -> list[tf.Variable]:
-        return [] if self.lookahead is None else self.lookahead.slow
-
-    @property
     def named_averages(self) -> dict[str, tf.Variable]:
         """BatchNorm's moving means and variances, which differ from rank to rank.
 
@@ -179,7 +175,8 @@ class TrainState:
             tensors |= _named("outer_start", self.names, self.outer.starts)
             tensors |= _named("outer_velocity", self.names, self.outer.velocities)
         tensors |= _named("ema", paths, self.ema)
-        return tensors | _named("slow", paths, self._slow)
+        slow = [] if self.lookahead is None else self.lookahead.slow
+        return tensors | _named("slow", paths, slow)
 
     @contextlib.contextmanager
     def averaged_weights(self) -> Iterator[None]:

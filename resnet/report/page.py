@@ -121,7 +121,9 @@ def _sections(
                 name, title = f"predictions-{number}", f"Predictions{of}"
                 yield Section(name, title, "predictions", contents)
         if not any(run.predictions for run in runs):
-            command = _evaluation(runs[0])
+            # What stores the predictions of the first run.
+            data_dir = str(runs[0].settings.get("data_dir") or "")
+            command = commands.of_run(data_dir, str(runs[0].path))["Evaluate"]
             yield Section("predictions", "Predictions", "no_predictions", command)
     for number, run in enumerate(folders):
         if run.study is not None:
@@ -140,12 +142,6 @@ def _sections(
         yield Section("settings", "Settings", "settings", settings.section(runs))
         contents = settings.machines(runs)
         yield Section("machine", "Versions and machine", "machine", contents)
-
-
-def _evaluation(run: RunFolder) -> str:
-    """Returns the command that stores what the network of a run predicts."""
-    data_dir = str(run.settings.get("data_dir") or "")
-    return commands.of_run(data_dir, str(run.path))["Evaluate"]
 
 
 def _curves(runs: Sequence[RunFolder], shown: Sequence[Chart]) -> dict[str, Any]:

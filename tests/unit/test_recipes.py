@@ -8,11 +8,8 @@ import tensorflow as tf
 
 from resnet.config import phases
 from resnet.config.config import Config
-from resnet.config.recipe import RecipePhase
 from resnet.config.recipes import RECIPES, digits, inception
-from resnet.config.recipes.imagenet_few_epochs import ramp
 from resnet.config.resolve import resolve
-from resnet.config.schedules import Schedule
 from resnet.data.augmentation import preprocessing
 from resnet.data.augmentation.preprocessing import Normalization
 from tests.unit.seen_images import gradient
@@ -189,28 +186,3 @@ def test_rates_without_a_rule_stay_for_another_batch():
     given = {"global_batch_size": 2560, "peak_learning_rate": 0.1}
     other = resolve(inception.CIFAR10_BSP, given, 50_000, ("a", "b"))
     assert other.train_steps == 938  # 2.4 million / 2560 = 937.5.
-
-
-@pytest.mark.parametrize(
-    ("epochs", "largest", "begin", "end", "increment", "expected"),
-    [
-        # What FFCV's get_resolution returns for its files of 16 and 32 epochs: 176 / 32
-        # is rounded to 6.
-        (16, 192, 11, 13, 32, [(12, 160), (4, 192)]),
-        (32, 192, 22, 26, 32, [(24, 160), (8, 192)]),
-        (3, 192, 0, 1, 32, [(1, 160), (2, 192)]),
-        (6.5, 184, 1, 4, 8, [(2, 160), (1, 168), (1, 176), (2.5, 184)]),
-    ],
-)
-def test_growing_images_have_the_sizes_of_ffcv(
-    epochs, largest, begin, end, increment, expected
-):
-    schedule = Schedule(peak_value=1.0, decay="cosine")
-    phase = RecipePhase(epochs=epochs, schedule=schedule, reset_momentum=True)
-    first, *others = ramp(phase, 160, largest, begin, end, increment)
-    sizes = [(part.epochs, part.image_size) for part in (first, *others)]
-    assert sizes == expected
-    assert (first.name, first.schedule) == ("160_px", schedule)
-    assert first.reset_momentum
-    for other in others:
-        assert (other.schedule, other.reset_momentum) == (None, False)

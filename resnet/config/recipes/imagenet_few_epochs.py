@@ -1,57 +1,10 @@
 """A recipe for few epochs of ImageNet, from the numbers of MosaicML and FFCV."""
 
-import dataclasses
-import itertools
-import math
-
 from resnet.config.recipe import RecipePhase
 from resnet.config.recipes.imagenet import of_resnet50
 from resnet.config.schedules import Schedule
 
-_EPOCHS = 18
 _PEAK = 2.048  # For a batch of 2,048.
-
-
-def ramp(
-    phase: RecipePhase,
-    smallest: int,
-    largest: int,
-    begin: float,
-    end: float,
-    increment: int = 32,
-) -> tuple[RecipePhase, ...]:
-    """Returns a phase divided into phases with larger and larger images.
-
-    The size of an epoch is `smallest` up to epoch `begin`, from 0, `largest` from epoch
-    `end` on, and a multiple of `increment` near the straight line in between. The
-    phases continue the schedule of the first.
-
-    Source: libffcv/ffcv-imagenet, train_imagenet.py, get_resolution.
-    """
-    sizes = []
-    for epoch in range(math.ceil(phase.epochs)):
-        if begin < epoch < end:
-            position = (epoch - begin) / (end - begin)
-            size = smallest + (largest - smallest) * position
-            sizes.append(round(size / increment) * increment)
-        else:
-            sizes.append(smallest if epoch <= begin else largest)
-    phases: list[RecipePhase] = []
-    first = 0
-    for size, group in itertools.groupby(sizes):
-        after = first + len(list(group))
-        phases.append(
-            dataclasses.replace(
-                phase,
-                name=f"{size}_px",
-                epochs=min(after, phase.epochs) - first,
-                image_size=size,
-                schedule=None if phases else phase.schedule,
-                reset_momentum=not phases and phase.reset_momentum,
-            )
-        )
-        first = after
-    return tuple(phases)
 
 
 IMAGENET_18EP = of_resnet50(
@@ -60,23 +13,31 @@ IMAGENET_18EP = of_resnet50(
     " (mosaicml/examples, blogs/resnet/recipes/resnet50_mild.yaml) with the image sizes"
     " of FFCV (libffcv/ffcv-imagenet, rn50_configs/rn50_16_epochs.yaml)",
     global_batch_size=2048,
-    phases=ramp(
+    phases=tuple(
         RecipePhase(
-            epochs=_EPOCHS,
-            schedule=Schedule(
-                peak_value=_PEAK,
-                warmup_length=8 * _EPOCHS / 28.8,  # In proportion to the source's.
-                decay="cosine",
-            ),
+            name=f"{image_size}_px",
+            epochs=epochs,
+            image_size=image_size,
+            schedule=schedule,
             momentum=0.875,
             weight_decay=5e-4 / _PEAK,
             loss="binary_cross_entropy",
             label_smoothing=0.08,
-        ),
-        smallest=160,
-        largest=192,
-        begin=_EPOCHS * 11 / 16,
-        end=_EPOCHS * 13 / 16,
+        )
+        # The sizes of FFCV's get_resolution (train_imagenet.py), whose multiples of 32
+        # near a straight line from 11/16 to 13/16 of the epochs are these two.
+        for epochs, image_size, schedule in (
+            (
+                14,
+                160,
+                Schedule(
+                    peak_value=_PEAK,
+                    warmup_length=8 * 18 / 28.8,  # In proportion to the source's.
+                    decay="cosine",
+                ),
+            ),
+            (4, 192, None),
+        )
     ),
     eval_crop_fraction=224 / 232,
     optimizer="sgdw",
