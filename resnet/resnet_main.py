@@ -50,7 +50,7 @@ from resnet.export.end_of_training import check as check_export
 from resnet.export.end_of_training import export, is_exported
 from resnet.hardware.placement import ProcessInfo
 from resnet.report import refresh
-from resnet.runtime import disagreement, host_warnings, program, startup
+from resnet.runtime import divergence, host_warnings, program, startup
 from resnet.runtime.divergence import Disagreement
 from resnet.runtime.job import Job, PreparedRun
 from resnet.runtime.run_lock import RunLock
@@ -321,7 +321,7 @@ def recorded(config: Config, communicator: Communicator) -> Iterator[None]:
             if is_writer:
                 history.write_failure(model_dir, str(error), hosts=error.hosts)
             if is_writer and isinstance(error, Disagreement):
-                history.append(model_dir, disagreement.EVENT, **error.facts)
+                history.append(model_dir, divergence.DISAGREEMENT, **error.facts)
             raise
         finally:
             if is_writer:

@@ -59,7 +59,6 @@ def read(root: pathlib.Path) -> Source:
         description["incomplete"] = incomplete
     return Source(
         class_names=imagenet_labels.synsets(),
-        class_descriptions=imagenet_labels.words(),
         splits=splits,
         num_ignored_files=len(ignored),
         description=description,

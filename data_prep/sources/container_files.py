@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_prep.records.manifest import TRAIN
-from data_prep.sources import folders, imagenet_labels
+from data_prep.sources import folders
 from data_prep.sources.image_list import Entry, ImageList, Source
 from resnet.base.errors import UserError
 from resnet.base.names import normalized
@@ -104,7 +104,6 @@ def read(
         splits[split] = dataclasses.replace(images, class_names=class_names)
     return Source(
         class_names=class_names,
-        class_descriptions=imagenet_labels.describe(class_names),
         splits=splits,
         description={"raw_data_dir": str(root)},
         warnings=warnings,

@@ -212,7 +212,6 @@ def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
         class_names = images.class_names
     return Source(
         class_names=class_names,
-        class_descriptions=imagenet_labels.describe(class_names),
         splits=splits,
         num_ignored_files=ignored.total(),
         ignored_kinds=dict(sorted(ignored.items())),

@@ -19,6 +19,7 @@ from PIL import Image
 from data_prep.images import image_encoding
 from data_prep.records import labels, tf_example, tfrecord
 from data_prep.records.labels import Labels
+from data_prep.sources import imagenet_labels
 from resnet.base.errors import UserError
 
 # The encoding of file names, independent of the locale.
@@ -270,13 +271,17 @@ class Source:
     class_names: tuple[str, ...]  # The label of a class, from 0, is its index.
     splits: dict[str, ImageList]  # By split; `train` or `validation` can be missing.
     description: dict[str, Any]  # Origin of the images, as JSON values.
-    class_descriptions: tuple[str, ...] = ()  # "tench, Tinca tinca"; or empty.
     num_ignored_files: int = 0  # Also folders.
     # Their numbers by kind, such as ".tif", if they are known.
     ignored_kinds: dict[str, int] = dataclasses.field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # To show to the user.
     # Of each training image, if known: images of one aren't to be divided.
     groups: tuple[str, ...] = ()
+
+    @property
+    def class_descriptions(self) -> tuple[str, ...]:
+        """The words of ImageNet's classes, such as "tench, Tinca tinca"; or none."""
+        return imagenet_labels.describe(self.class_names)
 
     @property
     def multi_label(self) -> bool:

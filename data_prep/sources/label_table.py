@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from data_prep.records import labels
 from data_prep.records.manifest import TRAIN
-from data_prep.sources import folders, imagenet_labels
+from data_prep.sources import folders
 from data_prep.sources.image_list import Entry, ImageList, Source
 from resnet.base import regular_file
 from resnet.base.errors import UserError
@@ -104,7 +104,6 @@ def read(
     num_left = len(rows) - sum(map(len, splits.values()))
     return Source(
         class_names=class_names,
-        class_descriptions=imagenet_labels.describe(class_names),
         splits=splits,
         description={
             "raw_data_dir": str(root),

@@ -9,7 +9,6 @@ from typing import Any
 from data_prep.records import layouts, tf_example
 from data_prep.records.layouts import Layout
 from data_prep.records.tf_example import Features
-from data_prep.sources import imagenet_labels
 from data_prep.sources.image_list import Entry, ImageList, Source
 from resnet.base import environment, output
 from resnet.base.errors import UserError
@@ -42,7 +41,6 @@ def prepare(
     class_names = layout.class_names
     return Source(
         class_names=class_names,
-        class_descriptions=imagenet_labels.describe(class_names),
         splits={
             split: ImageList.of(class_names, _images(layout, split), layout.image_key)
             for split in layout.paths

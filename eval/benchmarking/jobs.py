@@ -1,27 +1,21 @@
 """The jobs that measuring programs start: their commands, rates and spreads."""
 
-import functools
 import os
-import shlex
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from resnet.base import json_file
 from resnet.base.errors import UserError
-from resnet.watchdog import proc
 
-_ROOT = Path(__file__).resolve().parents[2]
-BENCHMARK = _ROOT / "eval" / "benchmark.py"
-TRAINING = _ROOT / "resnet" / "resnet_main.py"
+BENCHMARK = Path(__file__).parents[1] / "benchmark.py"
 # By default, Open MPI 4 and 5 bind a rank to one core, and refuse more ranks than
 # cores. Other MPIs ignore these variables.
-_OPEN_MPI = {
+OPEN_MPI = {
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
@@ -36,14 +30,6 @@ def spread(values: Sequence[float], form: str = ".3f", unit: str = "") -> str:
     return f"{median}{unit} ({least} to {most}, n={len(values)})"
 
 
-def split_flags(text: str, flag: str) -> list[str]:
-    """Returns the words of a flag whose value is split as a shell would."""
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise UserError(f"--{flag} can't be split into words: {error}.") from error
-
-
 def command(program: Path, arguments: Sequence[str], num_ranks: int) -> list[str]:
     """Returns the command of a program; 0 ranks are a process without mpirun."""
     words = [sys.executable, str(program), *arguments]
@@ -56,25 +42,6 @@ def command(program: Path, arguments: Sequence[str], num_ranks: int) -> list[str
     return [mpirun, "-np", str(num_ranks), *words]
 
 
-def start_job(command: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Starts a training in a session of its own; returns its process.
-
-    So only this program sends it signals: SIGTERM, upon which a training saves and
-    stops, also if this program dies.
-    """
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env={**_OPEN_MPI, **os.environ},
-        start_new_session=True,
-        preexec_fn=functools.partial(
-            proc.send_signal_at_parents_end, signal.SIGTERM, os.getpid()
-        ),
-    )
-
-
 def run_benchmark(arguments: Sequence[str], num_ranks: int = 0) -> dict[str, Any]:
     """Runs this project's benchmark, and returns its JSON object."""
     completed = subprocess.run(
@@ -82,7 +49,7 @@ def run_benchmark(arguments: Sequence[str], num_ranks: int = 0) -> dict[str, Any
         capture_output=True,
         text=True,
         check=False,
-        env={**_OPEN_MPI, **os.environ},
+        env={**OPEN_MPI, **os.environ},
     )
     return _results(completed, "this benchmark")[-1]
 

@@ -28,7 +28,7 @@ from resnet.base import program  # Before imports that may fail.
 # isort: split
 
 from eval.benchmarking import jobs
-from eval.lab import study, study_figure
+from eval.lab import study, study_figure, trainings
 from eval.lab.study import DENSE, Result, Run, StudyFile
 from resnet.base import atomic_files, cli, errors
 from resnet.base.errors import UserError
@@ -118,7 +118,7 @@ def run_study(argv: Sequence[str]) -> None:
     for name in ("data_dir", "recipe", "output_dir"):
         if not getattr(settings, name):
             raise UserError(f"--{name} is required.")
-    train_flags = jobs.split_flags(settings.train_flags, "train_flags")
+    train_flags = trainings.split_flags(settings.train_flags, "train_flags")
     rows = _rows(settings)
     folder = pathlib.Path(settings.output_dir)
     with errors.naming_failures(f"writing {folder}"):
@@ -176,13 +176,13 @@ def train(flags: Sequence[str], model_dir: pathlib.Path, num_ranks: int) -> Resu
     """
     model_dir.parent.mkdir(parents=True, exist_ok=True)
     command = jobs.command(
-        jobs.TRAINING,
+        trainings.PROGRAM,
         [*flags, f"--model_dir={model_dir}"],
         num_ranks if num_ranks > 1 else 0,
     )
     log_path = pathlib.Path(f"{model_dir}.log")
     with log_path.open("ab") as output:
-        training = jobs.start_job(command, output)
+        training = trainings.start(command, output)
         try:
             code = training.wait()
         except KeyboardInterrupt:

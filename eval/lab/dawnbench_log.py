@@ -24,7 +24,7 @@ from resnet.base import program  # Before imports that may fail.
 
 import numpy as np
 
-from eval.lab.study import hours_of_steps
+from eval.lab.trainings import hours_of_steps
 from resnet.base import atomic_files, cli
 from resnet.base.errors import UserError
 from resnet.base.settings import setting

@@ -32,6 +32,7 @@ import psutil
 
 from eval.benchmarking import jobs
 from eval.benchmarking.jobs import spread
+from eval.lab import trainings
 from resnet.base import cli, program
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, setting
@@ -122,13 +123,13 @@ def measure(mode: str, data_dir: str, settings: ComparisonSettings) -> Measured:
             f"--stop_after_steps={settings.steps}",
             f"--log_step_count_steps={settings.steps_per_line}",
             "--checkpoint_every=1000000steps",
-            *jobs.split_flags(settings.train_flags, "train_flags"),
+            *trainings.split_flags(settings.train_flags, "train_flags"),
         ]
         num_ranks = settings.num_workers
         if mode == "async":
             flags.append(f"--num_ps={settings.num_ps}")
             num_ranks += 1 + settings.num_ps
-        command = jobs.command(jobs.TRAINING, flags, num_ranks)
+        command = jobs.command(trainings.PROGRAM, flags, num_ranks)
         log = pathlib.Path(folder, "log")
         with running(command, log) as job:
             lines = _Lines(pathlib.Path(folder, "run", "metrics.jsonl"), job, log)
@@ -154,7 +155,7 @@ def measure(mode: str, data_dir: str, settings: ComparisonSettings) -> Measured:
 def running(command: list[str], log: pathlib.Path) -> Iterator[subprocess.Popen]:
     """Runs a job that ends with the block."""
     with log.open("wb") as output:
-        job = jobs.start_job(command, output)
+        job = trainings.start(command, output)
     try:
         yield job
     finally:
@@ -220,7 +221,7 @@ def last_worker(job: subprocess.Popen, mode: str, num_workers: int) -> psutil.Pr
             if mode == "async":
                 return {"--job=worker", f"--index={index}"} <= set(words)
             rank = placement.find_process_info(process.environ()).rank
-            return str(jobs.TRAINING) in words and rank == index
+            return str(trainings.PROGRAM) in words and rank == index
         return False
 
     processes = psutil.Process(job.pid).children(recursive=True)

@@ -21,6 +21,7 @@ from resnet.checkpoint.weight_formats import initial
 from resnet.config import phases
 from resnet.config.config import Config, refuse_other
 from resnet.distributed.communicator import AgreedError, Communicator
+from resnet.optim import muon
 from resnet.optim.train_state import TrainState, assign_flat, build_model
 from resnet.runtime import versions
 
@@ -163,7 +164,9 @@ def _start(state: TrainState, initialize: Callable[[], None] | None) -> None:
             config.first_phase,
             state.step,
         )
-    state.begin_run()
+    if config.optimizer == "muon":
+        muon.normalize_kernels(state.model)
+        state.restart_averages()
 
 
 def assign_initial_weights(model: keras.Model, config: Config) -> bool:

@@ -1,6 +1,5 @@
 """What an exchange of gradients costs: bytes, what is left out, and time."""
 
-import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -27,10 +26,6 @@ class Traffic(NamedTuple):
         """Returns the traffic of float32 values that are summed on their way."""
         num_bytes = 4 * num_values
         return cls(num_bytes, plan.sent_by_allreduce(num_bytes, num_ranks))
-
-    def plus(self, other: "Traffic") -> "Traffic":
-        """Returns the traffic of both."""
-        return Traffic(*map(operator.add, self, other))
 
 
 class ExchangeAccount(NamedTuple):

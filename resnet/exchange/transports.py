@@ -5,6 +5,7 @@ ranks send, the same on all ranks.
 """
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -399,7 +400,7 @@ class ShortVectorsWhole(Transport):
             others = self._transport([vectors[i] for i in self._long], step, ratio)
             for index, number in enumerate(self._long):
                 means[number], left[number] = others.means[index], others.left[index]
-            traffic = traffic.plus(others.traffic)
+            traffic = Traffic(*map(operator.add, traffic, others.traffic))
         return Means(means, left, traffic)
 
 

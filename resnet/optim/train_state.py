@@ -14,7 +14,7 @@ from resnet.config.config import Config
 from resnet.config.networks import COMPUTE_DTYPES
 from resnet.distributed.communicator import Communicator
 from resnet.models.options import NetworkOptions
-from resnet.optim import losses, muon
+from resnet.optim import losses
 from resnet.optim.optimizer import Optimizer, weight_penalty
 from resnet.optim.slow_weights import Lookahead, OuterMomentum
 
@@ -82,12 +82,6 @@ class TrainState:
             average.assign(variable)
         if self.lookahead is not None:
             self.lookahead.begin()
-
-    def begin_run(self) -> None:
-        """Prepares the initial weights of a new run for its optimizer."""
-        if self.config.optimizer == "muon":
-            muon.normalize_kernels(self.model)
-            self.restart_averages()
 
     def begin_step(self) -> None:
         """Prepares the optimizers for a phase, if one begins with the next step."""

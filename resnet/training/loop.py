@@ -16,8 +16,7 @@ from resnet.evaluation.evaluations import Evaluations
 from resnet.exchange.gradients import GradientExchange, LocalExchange, make_exchange
 from resnet.metrics.run_log import RunLog
 from resnet.optim.train_state import TrainState
-from resnet.runtime.disagreement import OpenDisagreement
-from resnet.runtime.divergence import check_loss
+from resnet.runtime.divergence import OpenDisagreement, check_loss
 from resnet.runtime.job import Job, Run
 from resnet.runtime.preemption import RESUME, START_AGAIN, Preempted, stop_requested
 from resnet.training import image_statistics

@@ -10,8 +10,7 @@ from typing import IO
 
 import pytest
 
-from eval.benchmarking import jobs
-from eval.lab import compression_study, study
+from eval.lab import compression_study, study, trainings
 from eval.lab.study import Result, StudyFile
 from resnet.base.errors import UserError
 from resnet.config.compression import CompressionSettings
@@ -85,7 +84,7 @@ class Job:
 def job(monkeypatch, config) -> Job:
     """Replaces the training program; lists its flags."""
     job = Job([], Path(config.model_dir, "config.json"))
-    monkeypatch.setattr(jobs, "start_job", job.start)
+    monkeypatch.setattr(trainings, "start", job.start)
     monkeypatch.setattr(compression_study.study_figure, "draw", lambda *_: None)
     monkeypatch.setattr(compression_study.figure, "write", lambda _, path, flag: None)
     return job
