@@ -39,7 +39,7 @@ import tensorflow as tf
 
 from resnet import native
 from resnet.selftest import cases, cores
-from tests import kernel_sets
+from tests.unit import each_instruction_set
 
 REFERENCE_SEEDS = (101, 102)
 GROUPS = (*cases._OF_FORMAT, *cases._WITHOUT_FORMAT)
@@ -244,7 +244,7 @@ def main() -> None:
     args = parser.parse_args()
     assert native.ops() is not None
     if args.kernels:
-        kernel_sets.limit_instruction_set(args.kernels)
+        each_instruction_set.limit_instruction_set(args.kernels)
     print(native.instruction_set(), flush=True)
     with tempfile.NamedTemporaryFile() as file:
         path = pathlib.Path(file.name)

@@ -5,12 +5,13 @@ import re
 import pytest
 
 from resnet.watchdog import history
-from tests import kernel_sets, main_run
+from tests import main_run
+from tests.unit import each_instruction_set
 
 pytestmark = pytest.mark.multiprocess
 
 
-@pytest.mark.parametrize("name", kernel_sets.usable_instruction_sets())
+@pytest.mark.parametrize("name", each_instruction_set.usable_instruction_sets())
 def test_all_cores_compute_what_the_table_has(run_ranks, name):
     """By the kernels of each instruction set of this machine."""
     done = run_ranks(1, "eval/selftest.py", environment={"RESNET_MAX_CPU_ISA": name})

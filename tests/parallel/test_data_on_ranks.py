@@ -16,9 +16,9 @@ import pytest
 from eval import resnet_eval
 from resnet import resnet_main
 from tests import damaged_record, smallest, tiny_set
+from tests.drawn import shuffled
 from tests.main_run import read_metrics
 from tests.processes import completed
-from tests.shuffled import shuffled
 
 BATCH = 6
 NUM_EXAMPLES = 24

@@ -6,6 +6,7 @@ CPU and any dtype, such as pooling, are run with stock ops too: their modules im
 `kernels`.
 """
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,12 +14,33 @@ import tensorflow as tf
 
 from resnet import native
 from resnet.native import instruction_sets
-from tests import kernel_sets
+
+
+def usable_instruction_sets() -> tuple[str, ...]:
+    """Returns those that CPU, library and environment allow, the slowest first.
+
+    They are names of `instruction_sets.NAMES`, without "NONE"; empty without a library.
+    """
+    if native.ops() is None:
+        return ()
+    best = instruction_sets.index(instruction_sets.kernels(native.OPS_LIBRARY).best())
+    limit = instruction_sets.index(instruction_sets.limit_from(os.environ))
+    return instruction_sets.NAMES[1 : min(best, limit) + 1]
+
+
+def limit_instruction_set(name: str) -> None:
+    """Makes the compiled ops use at most this instruction set, which must be loaded.
+
+    Graphs that are built later use stock ops where the remaining kernels lack a dtype.
+    """
+    instruction_sets.kernels(native.OPS_LIBRARY).limit(name)
+    for lookup in (native.fast_ops, native.convolutions):
+        lookup.cache_clear()
 
 
 def usable_names() -> list[str]:
     """Returns the usable instruction sets, the slowest first."""
-    return list(kernel_sets.usable_instruction_sets() or ("NONE",))
+    return list(usable_instruction_sets() or ("NONE",))
 
 
 def dtypes_of(name: str) -> list[tf.DType]:
@@ -33,13 +55,13 @@ def dtypes_of(name: str) -> list[tf.DType]:
 @pytest.fixture(scope="module", autouse=True)
 def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of the instruction set whose kernels are used."""
-    if not kernel_sets.usable_instruction_sets():
+    if not usable_instruction_sets():
         yield "NONE"
         return
     before = instruction_sets.kernels(native.OPS_LIBRARY).current()
-    kernel_sets.limit_instruction_set(request.param)
+    limit_instruction_set(request.param)
     yield request.param
-    kernel_sets.limit_instruction_set(before)
+    limit_instruction_set(before)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -60,7 +82,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 # AVX512_CORE_BF16 has the kernels of AVX512_CORE.
-COMPILED = ("NONE", *(kernel_sets.usable_instruction_sets() or ())[:2])
+COMPILED = ("NONE", *(usable_instruction_sets() or ())[:2])
 only_compiled = pytest.mark.parametrize("kernels", COMPILED, indirect=True)
 
 
@@ -72,6 +94,6 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
             yield request.param
         return
     before = instruction_sets.kernels(native.OPS_LIBRARY).current()
-    kernel_sets.limit_instruction_set(request.param)
+    limit_instruction_set(request.param)
     yield request.param
-    kernel_sets.limit_instruction_set(before)
+    limit_instruction_set(before)

@@ -80,3 +80,17 @@ def decoded(picture: tf.Tensor) -> np.ndarray:
 def middle(image: np.ndarray, side: int) -> np.ndarray:
     top, left = ((length - side + 1) // 2 for length in image.shape[:2])
     return image[top : top + side, left : left + side]
+
+
+def window_of(height: int, width: int, numbers: tf.Tensor) -> tuple[int, int, int, int]:
+    """The one window that February 2018 tries: all of the image where it fails."""
+    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+        (height, width, 3),
+        [[[0.0, 0.0, 1.0, 1.0]]],
+        numbers,
+        min_object_covered=0.1,
+        aspect_ratio_range=(3 / 4, 4 / 3),
+        area_range=(0.08, 1.0),
+        max_attempts=1,
+    )
+    return int(begin[0]), int(begin[1]), int(size[0]), int(size[1])

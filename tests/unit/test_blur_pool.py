@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from resnet.models import resnet
 from resnet.models.layers import BlurPool
+from tests.drawn import normal
 from tests.unit.described_model import without_values
 
 WEIGHTS = np.outer([1, 2, 1], [1, 2, 1]) / 16
@@ -25,10 +26,6 @@ def slow_blur(images: np.ndarray, stride: int) -> np.ndarray:
         window = padded[:, row : row + 3, column : column + 3]
         blurred[:, i, j] = np.einsum("bhwc,hw->bc", window, WEIGHTS)
     return blurred
-
-
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 # float32 sums of 16 terms; bfloat16 rounds two averages to 2**-9 of values of up to 3.

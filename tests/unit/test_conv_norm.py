@@ -15,6 +15,7 @@ from resnet.models import layers
 from resnet.models.layers import PooledConvNorm, normalization
 from resnet.models.layers.normalization import collected
 from resnet.models.options import NormOptions
+from tests.drawn import normal
 from tests.unit.slow_convolution import slow_convolution
 
 MOMENTUM = 0.8
@@ -35,10 +36,6 @@ def ops(request, monkeypatch) -> str:
         monkeypatch.setattr(native, "fast_ops", lambda dtype: None)
         monkeypatch.setattr(native, "convolutions", lambda dtype: None)
     return request.param
-
-
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def make_layer(

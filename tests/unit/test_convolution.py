@@ -1,4 +1,3 @@
-import functools
 import itertools
 from unittest import mock
 
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 
 from resnet import native
 from resnet.models.layers import convolution
+from tests.drawn import normal
 from tests.unit.each_instruction_set import (  # noqa: F401 - pytest finds them.
     instruction_set,
     pytest_generate_tests,
@@ -26,14 +26,6 @@ def stock_ops(*arguments, **extras) -> tf.Tensor:
 WAYS = [convolution.conv2d, stock_ops]
 # Sums of up to some thousand float32 products, transformed and back for 3x3 kernels.
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
-
-
-@functools.lru_cache(maxsize=50)
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    """Returns the same array for the same arguments; to draw it takes longest."""
-    drawn = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-    drawn.flags.writeable = False
-    return drawn
 
 
 def test_the_compiled_ops_are_used_except_where_onednn_is_faster(dtype):

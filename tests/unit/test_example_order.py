@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from resnet.data import example_order, input_pipeline
 from resnet.data.example_order import ClassOrder
 from resnet.data.input_pipeline import examples_of_micro_batch
-from tests.shuffled import shuffled
+from tests.drawn import shuffled
 
 SEEDS = st.integers(0, 2**63 - 1)
 EPOCHS = st.integers(0, 10**6)

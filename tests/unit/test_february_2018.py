@@ -17,6 +17,7 @@ from tests.unit.seen_images import (
     noise,
     seed,
     trained,
+    window_of,
 )
 
 # Of normalized values: about 20 operations in another order, each of a number up to
@@ -58,16 +59,7 @@ def scaled_and_cropped(image: np.ndarray, shorter_side: int) -> np.ndarray:
 
 def training_image(whole: np.ndarray, numbers: tf.Tensor) -> np.ndarray:
     """The image of February, normalized and not flipped."""
-    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
-        whole.shape,
-        [[[0.0, 0.0, 1.0, 1.0]]],
-        numbers,
-        min_object_covered=0.1,
-        aspect_ratio_range=(3 / 4, 4 / 3),
-        area_range=(0.08, 1.0),
-        max_attempts=1,
-    )
-    (top, left, _), (rows, columns, _) = begin.numpy(), size.numpy()
+    top, left, rows, columns = window_of(*whole.shape[:2], numbers)
     image = whole / 255
     if (rows, columns) == whole.shape[:2]:  # The attempt failed.
         image = scaled_and_cropped(image, SIDE)

@@ -17,7 +17,7 @@ from resnet.data.corrupt_records import Replacements
 from resnet.data.example_order import ClassOrder
 from resnet.data.input_pipeline import Batch, DecodedCache, ToRead
 from resnet.data.record_files import ExampleShard, RecordFiles
-from tests.shuffled import shuffled
+from tests.drawn import shuffled
 from tests.unit.changed_settings import changed
 from tests.unit.encoded_images import encode
 from tests.unit.read_batches import (

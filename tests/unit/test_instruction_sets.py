@@ -12,7 +12,7 @@ from resnet.base.errors import UserError
 from resnet.hardware import cpu_features
 from resnet.native import instruction_sets
 from resnet.native.instruction_sets import CPU_FLAGS, NAMES
-from tests import kernel_sets
+from tests.unit import each_instruction_set
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def kernels():
     loaded = instruction_sets.kernels(native.OPS_LIBRARY)
     before = loaded.current()
     yield loaded
-    kernel_sets.limit_instruction_set(before)
+    each_instruction_set.limit_instruction_set(before)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_limit_excludes_what_is_above_it(kernels, monkeypatch):
 def test_usable_are_those_that_the_cpu_has_up_to_the_limit(monkeypatch, limit, usable):
     monkeypatch.setenv("RESNET_MAX_CPU_ISA", limit)
     monkeypatch.setattr(instruction_sets.Kernels, "best", lambda _: "AVX512_CORE")
-    assert kernel_sets.usable_instruction_sets() == usable
+    assert each_instruction_set.usable_instruction_sets() == usable
 
 
 @pytest.mark.needs_cpu("avx512_bf16")
@@ -105,7 +105,7 @@ def test_widened_products_of_bf16_are_those_of_avx512(kernels):
     widened = outputs()
     native.widen_bf16(False)
     np.testing.assert_array_equal(outputs(), by_instruction)
-    kernel_sets.limit_instruction_set("AVX512_CORE")
+    each_instruction_set.limit_instruction_set("AVX512_CORE")
     np.testing.assert_array_equal(outputs(), widened)
     rounded = tf.cast(tf.cast(kernel, tf.bfloat16), tf.float64)
     exact = np.tensordot(tf.cast(images, tf.float64), rounded[0, 0], 1)
@@ -114,7 +114,7 @@ def test_widened_products_of_bf16_are_those_of_avx512(kernels):
 
 
 def test_a_limit_is_said(kernels, caplog):
-    kernel_sets.limit_instruction_set("NONE")
+    each_instruction_set.limit_instruction_set("NONE")
     with caplog.at_level(logging.WARNING):
         assert native.fast_ops(tf.float32) is None
         assert native.convolutions(tf.float32) is None
@@ -123,11 +123,11 @@ def test_a_limit_is_said(kernels, caplog):
 
 
 def test_ops_without_kernels_are_errors(kernels):
-    kernel_sets.limit_instruction_set("NONE")
+    each_instruction_set.limit_instruction_set("NONE")
     x, ones = tf.zeros([1, 4, 4, 8]), tf.ones([8])
     with pytest.raises(tf.errors.UnimplementedError, match="has kernels for in float"):
         native.ops().resnet_conv2d(x, tf.zeros([1, 1, 8, 8]), [], [], [], stride=1)
-    kernel_sets.limit_instruction_set("AVX2")
+    each_instruction_set.limit_instruction_set("AVX2")
     with pytest.raises(tf.errors.UnimplementedError, match="in bfloat16"):
         native.ops().resnet_normalize(
             tf.cast(x, tf.bfloat16), ones, ones, ones, ones, relu=True
@@ -139,7 +139,7 @@ def test_weights_are_the_same_bits_with_every_instruction_set(kernels, nesterov)
     values, velocities, gradients = np.random.default_rng(0).normal(size=(3, 70_001))
     results = []
     for name in NAMES:
-        kernel_sets.limit_instruction_set(name)
+        each_instruction_set.limit_instruction_set(name)
         variable = tf.Variable(values.astype(np.float32))
         velocity = tf.Variable(velocities.astype(np.float32))
         native.ops().resnet_momentum(

@@ -5,13 +5,10 @@ import pytest
 import tensorflow as tf
 
 from resnet.models import layers
+from tests.drawn import normal
 from tests.reference.networks import random_images
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}  # Sums of up to some hundred float32 products.
-
-
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])

@@ -12,7 +12,7 @@ from resnet.distributed.collectives import Collectives
 from resnet.optim import muon
 from resnet.optim.groups import balanced
 from resnet.optim.train_state import TrainState
-from tests import kernel_sets
+from tests.unit import each_instruction_set
 from tests.unit.one_optimizer import slow_orthogonalized
 
 
@@ -88,10 +88,10 @@ def test_an_update_is_the_same_with_all_instruction_sets(shape):
     matrix = tf.constant(matrix.reshape(-1, shape[-1]))
     found = set()
     before = native.instruction_set()
-    for name in kernel_sets.usable_instruction_sets():
-        kernel_sets.limit_instruction_set(name)
+    for name in each_instruction_set.usable_instruction_sets():
+        each_instruction_set.limit_instruction_set(name)
         found.add(muon.orthogonalized(matrix).numpy().tobytes())
-    kernel_sets.limit_instruction_set(before)
+    each_instruction_set.limit_instruction_set(before)
     assert len(found) == 1
 
 

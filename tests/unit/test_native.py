@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from resnet import native
 from resnet.config.recipe import EVAL_CROPS
-from resnet.data.record_files import RecordFiles
 from resnet.native import instruction_sets
 from tests.unit.read_batches import assert_equal, evaluate, open_train, train
 
@@ -36,11 +35,6 @@ def test_without_a_library_stock_ops_are_used_after_a_warning(
     assert str(path) in record.getMessage()
 
 
-@pytest.fixture(scope="module")
-def records(numbered_set) -> RecordFiles:
-    return open_train(numbered_set)
-
-
 @pytest.mark.parametrize(
     ("make", "name", "value"),
     [
@@ -51,14 +45,14 @@ def records(numbered_set) -> RecordFiles:
     ],
 )
 def test_batches_with_and_without_the_library_agree(
-    records, make_config, monkeypatch, make, name, value
+    numbered_set, make_config, monkeypatch, make, name, value
 ):
     config = make_config(
         13, "abcd", train_steps=5, global_batch_size=6, eval_crop_fraction=0.8
     )
-    ours = make(records, config, **{name: value})
+    ours = make(open_train(numbered_set), config, **{name: value})
     monkeypatch.setattr(native, "ops", lambda: None)
-    theirs = make(records, config, **{name: value})
+    theirs = make(open_train(numbered_set), config, **{name: value})
     for batch, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(batch.images, other.images, rtol=0, atol=TOLERANCE)
     assert_equal(*([batch[1:] for batch in run] for run in (ours, theirs)))

@@ -12,6 +12,7 @@ from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
 from resnet.optim import norms
 from resnet.optim.train_state import TrainState
+from tests.drawn import normal
 from tests.unit.one_optimizer import (
     WAYS,
     Twin,
@@ -232,20 +233,16 @@ def test_the_weight_decay_of_adamw_is_no_part_of_the_loss(make_config):
     assert TrainState(config).weight_penalty() == 0.0
 
 
-def drawn(shape: tuple[int, ...]) -> np.ndarray:
-    return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32)
-
-
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_norm_is_that_of_numpy(shape):
-    values = drawn(shape)
+    values = normal(*shape, seed=len(shape))
     expected = np.linalg.norm(values.astype(np.float64).ravel())
     assert norms.norm(tf.constant(values)).numpy() == pytest.approx(expected, rel=3e-7)
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0, 2.0, np.inf])
 def test_tensors_are_scaled_to_the_largest_norm_together(share):
-    values = [drawn(shape) for shape in SHAPES]
+    values = [normal(*shape, seed=len(shape)).copy() for shape in SHAPES]
     whole = np.sqrt(sum(np.sum(one.astype(np.float64) ** 2) for one in values))
     if share == np.inf:
         values[-1][0, 0] = share
@@ -261,8 +258,13 @@ def digests_of_updates() -> list[str]:
     """Returns a digest of the weights after updates with sums over large tensors."""
     found = []
     for kind, clip_norm in (("momentum", 1.0), ("lars", 0.0), ("muon", 0.0)):
-        variables = [tf.Variable(drawn(shape)) for shape in SHAPES[-2:]]
-        gradients = [tf.constant(1e-3 * drawn(shape) ** 3) for shape in SHAPES[-2:]]
+        variables = [
+            tf.Variable(normal(*shape, seed=len(shape))) for shape in SHAPES[-2:]
+        ]
+        gradients = [
+            tf.constant(1e-3 * normal(*shape, seed=len(shape)) ** 3)
+            for shape in SHAPES[-2:]
+        ]
         optimizer = make(kind, variables, [True, True])
 
         def update(optimizer=optimizer, gradients=gradients, clip_norm=clip_norm):

@@ -20,6 +20,7 @@ from tests.unit.seen_images import (
     resized_by_tensorflow_1,
     seed,
     trained,
+    window_of,
 )
 
 
@@ -119,20 +120,6 @@ def test_of_an_extremely_long_image_only_the_central_part_is_resized(monkeypatch
     )
     np.testing.assert_array_equal(whole, part)
     assert max(sizes) == 16 * 16 * 32
-
-
-def window_of(height: int, width: int, numbers: tf.Tensor) -> tuple[int, int, int, int]:
-    """The one window that February 2018 tries: all of the image where it fails."""
-    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
-        (height, width, 3),
-        [[[0.0, 0.0, 1.0, 1.0]]],
-        numbers,
-        min_object_covered=0.1,
-        aspect_ratio_range=(3 / 4, 4 / 3),
-        area_range=(0.08, 1.0),
-        max_attempts=1,
-    )
-    return int(begin[0]), int(begin[1]), int(size[0]), int(size[1])
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from resnet.optim.slow_weights import Lookahead
 from resnet.optim.train_state import TrainState
 from resnet.runtime import versions
 from tests.unit.changed_settings import changed
+from tests.unit.one_step import values_of
 
 pytestmark = pytest.mark.usefixtures("one_block")
 
@@ -38,10 +39,6 @@ def config(make_config) -> Config:
 @pytest.fixture
 def of_phases(config) -> Config:
     return dataclasses.replace(config, phases=PHASES)
-
-
-def values_of(variables) -> list[np.ndarray]:
-    return [variable.numpy() for variable in variables]
 
 
 def assert_equal(ours: list[np.ndarray], expected: list[np.ndarray]) -> None:

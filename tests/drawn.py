@@ -1,10 +1,19 @@
-"""The order of examples as a formula of positions, for tests."""
+"""Random numbers of tests, and the order of examples as a formula of positions."""
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from resnet.data.example_order import NUMPY, round_keys, sides
+
+
+@functools.lru_cache(maxsize=50)
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    """Returns the same array for the same arguments; to draw it takes longest."""
+    drawn = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    drawn.flags.writeable = False
+    return drawn
 
 
 def shuffled(
