@@ -6,9 +6,9 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 46_340,
+    "product lines": 46_280,
     "product modules": 300,
-    "lab lines": 3_050,
+    "lab lines": 3_200,
     "test lines": 48_660,
 }
 
