@@ -121,9 +121,7 @@ def _sections(
                 name, title = f"predictions-{number}", f"Predictions{of}"
                 yield Section(name, title, "predictions", contents)
         if not any(run.predictions for run in runs):
-            # What stores the predictions of the first run.
-            data_dir = str(runs[0].settings.get("data_dir") or "")
-            command = commands.of_run(data_dir, str(runs[0].path))["Evaluate"]
+            command = _evaluation(runs[0])
             yield Section("predictions", "Predictions", "no_predictions", command)
     for number, run in enumerate(folders):
         if run.study is not None:
@@ -163,6 +161,12 @@ def _marks(run: RunFolder) -> list[Mark]:
         if moment.lane != story.CHECKPOINT
         if not (moment.lane == story.START and moment.text.startswith("ended"))
     ]
+
+
+def _evaluation(run: RunFolder) -> str:
+    """Returns the command that stores what the network of a run predicts."""
+    data_dir = str(run.settings.get("data_dir") or "")
+    return commands.of_run(data_dir, str(run.path))["Evaluate"]
 
 
 def _timeline(runs: Sequence[RunFolder]) -> dict[str, Any]:
