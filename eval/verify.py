@@ -30,7 +30,7 @@ from absl import logging
 
 from data_prep.records import verified
 from data_prep.records.manifest import TRAIN, RecordSet
-from resnet.base import cli, commands, json_file
+from resnet.base import cli, commands, digests, json_file
 from resnet.base.errors import UserError
 from resnet.base.output import print_result
 from resnet.base.settings import setting
@@ -247,7 +247,6 @@ def check_states(
 ) -> Iterator[tuple[int, tuple["Checkpoint", jsonl.Line]]]:
     """Yields the checkpoints that are intact, by their steps, with their receipts."""
     from resnet.checkpoint import tensors
-    from resnet.runtime import divergence
 
     folder = pathlib.Path(config.model_dir)
     by_step = {line["step"]: line for line in receipts}
@@ -263,7 +262,7 @@ def check_states(
             continue
         common = dict(saved.tensors)
         common.pop(tensors.RANK_BATCH_NORM, None)
-        is_same = divergence.digest_of_state(common) == by_step[step]["state_digest"]
+        is_same = digests.digest_of_state(common) == by_step[step][jsonl.STATE_DIGEST]
         findings.add(what, "" if is_same else "it has other values than were logged")
         if is_same:
             yield step, (saved, by_step[step])
@@ -284,7 +283,6 @@ def check_gradients(
     from resnet.distributed.collectives import Collectives
     from resnet.exchange.gradients import LocalExchange
     from resnet.optim.train_state import TrainState
-    from resnet.runtime import divergence
     from resnet.training.train_step import TrainStep
 
     state = TrainState(config)
@@ -305,7 +303,7 @@ def check_gradients(
         for rank in ranks:
             batch = next(batches.chosen_batches(reading, rank, last))
             gradients = step_of_phase[phase.name].gradients(batch, step)
-            if divergence.digest(gradients) != logged[rank]:
+            if digests.digest(gradients) != logged[rank]:
                 wrong.append(f"rank {rank}")
         what = f"gradients, step {step + 1:,}"
         if not wrong:
@@ -335,7 +333,6 @@ def replay(
 ) -> None:
     """Trains from each checkpoint to the next, and compares the states."""
     from resnet.checkpoint import tensors
-    from resnet.runtime import divergence
     from resnet.training import loop
 
     logging.set_verbosity(logging.WARNING)
@@ -361,18 +358,42 @@ def replay(
             "stop_at": 0.0,
         }
         loop.train_and_evaluate(Run(dataclasses.replace(config, **changed), train), job)
-        is_same = True
+        wrong = ""
         if communicator.rank == 0:
             again = dict(tensors.load(pathlib.Path(folder), step).tensors)
             again.pop(tensors.RANK_BATCH_NORM, None)
-            is_same = divergence.digest_of_state(again) == receipt["state_digest"]
+            if digests.digest_of_state(again) != receipt[jsonl.STATE_DIGEST]:
+                other = first_difference(source, pathlib.Path(folder), begin, step)
+                wrong = f"it leads to another state after step {other:,}, or this is"
+                wrong += " another instruction set"
             shutil.rmtree(folder)
-        wrong = "it leads to another state, or this is another instruction set"
-        findings.add(
-            f"replay, steps {begin + 1:,} to {step:,}",
-            "" if communicator.broadcast(is_same) else wrong,
-        )
+        wrong = communicator.broadcast(wrong)
+        findings.add(f"replay, steps {begin + 1:,} to {step:,}", wrong)
         begin = step
+
+
+def first_difference(
+    source: pathlib.Path, folder: pathlib.Path, begin: int, end: int
+) -> int:
+    """Returns the first step from `begin` to `end` whose states differ in two logs.
+
+    It is `end` if no line between has a digest in both.
+    """
+    of_logs = [
+        {
+            line["step"]: line[jsonl.STATE_DIGEST]
+            for line in jsonl.read(path / jsonl.FILE)
+            if line["kind"] == "train" and jsonl.STATE_DIGEST in line
+        }
+        for path in (source, folder)
+    ]
+    run, again = of_logs
+    differing = (
+        step
+        for step in sorted(run.keys() & again.keys())
+        if begin < step < end and run[step] != again[step]
+    )
+    return next(differing, end)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ same losses, and `seconds`, the time that the evaluation took; so has "eval_trai
 training images of a set without validation. All have `time`, in seconds since 1970.
 
 Lines of kind "receipt" follow a checkpoint, and have what a run can be verified by, as
-CRC-32C: the digest of the state, that of all lines before, and those of each rank's
-gradients in the next step.
+CRC-32C: the digest of the state (`state_digest`), that of all lines before, and those
+of each rank's gradients in the next step. Lines of kind "train" have the digest of rank
+0's state where it costs little.
 """
 
 import json
@@ -30,7 +31,8 @@ from resnet.metrics.table import OF_RANKS
 FILE = METRICS_FILE
 RECEIPT = "receipt"
 TIME = "time"
-NOT_METRICS = ("kind", "step", "epoch", TIME)
+STATE_DIGEST = "state_digest"
+NOT_METRICS = ("kind", "step", "epoch", TIME, STATE_DIGEST)
 
 _KIND = re.compile(r"\w{1,100}", re.ASCII)
 _END_OF_STEPS = 2**63  # TensorBoard's steps are int64.

@@ -15,6 +15,7 @@ import numpy as np
 from absl import logging
 
 from data_prep.records import manifest
+from resnet.base import digests
 from resnet.config import phases
 from resnet.config.config import Config
 from resnet.config.phases import StepSettings
@@ -31,6 +32,8 @@ from resnet.optim import optimizer
 from resnet.optim.train_state import TrainState
 from resnet.watchdog import history
 
+_DIGEST_SHARE = 0.005  # Of the time from line to line, for the digest of the state.
+
 
 class RunLog:
     """Metrics, progress lines, costs of steps and record log of a run."""
@@ -45,7 +48,8 @@ class RunLog:
         self._num_skipped = 0
         self._penalty = 0.0
         self._results: dict[str, str] = {}  # The newest of each kind, as it is shown.
-        self._started_at = time.monotonic()
+        self._started_at = self._line_at = time.monotonic()
+        self._digest_seconds = 0.0
         rank, num_ranks = communicator.rank, communicator.num_ranks
         model_dir = Path(config.model_dir)
         communicator.report_status("opening the logs", is_timed=False)
@@ -165,7 +169,7 @@ class RunLog:
             (total,) = self._communicator.allreduce_sum(np.array([self._num_skipped]))
             numbers["skipped_records"] = int(total)
             self._num_skipped = 0
-        self._write("train", numbers)
+        self._write("train", numbers | self._state_digest())
 
     def _measured(self) -> dict[str, Any]:
         """Returns what was measured since the last line, by the metrics' names."""
@@ -174,6 +178,26 @@ class RunLog:
         phase = phases.at(self._config.phases, step - 1)
         self._slow_hosts.update(step, phase, self.costs.num_images, self.costs.seconds)
         return numbers
+
+    def _state_digest(self) -> dict[str, int]:
+        """Returns the digest of rank 0's state, if it costs under 0.5 % of the time.
+
+        By the duration of the last one, so that the first line always has one.
+        """
+        began_at = time.monotonic()
+        since_line, self._line_at = began_at - self._line_at, began_at
+        if (
+            self._communicator.rank != 0
+            or self._config.is_async
+            or not self._state.is_synchronized
+            or self._digest_seconds > _DIGEST_SHARE * since_line
+        ):
+            return {}
+        digest = digests.digest_of_state(
+            {name: value.read_value() for name, value in self._state.tensors().items()}
+        )
+        self._digest_seconds = time.monotonic() - began_at
+        return {jsonl.STATE_DIGEST: digest}
 
     def _weight_penalty(self) -> float:
         """Returns the mean over ranks, whose weights differ in a round of local SGD."""
@@ -204,7 +228,7 @@ class RunLog:
         their bits depend on the number of threads.
         """
         numbers: dict[str, Any] = {
-            "state_digest": self._state.saved_digest,
+            jsonl.STATE_DIGEST: self._state.saved_digest,
             "log_digest": self._metrics.digest,
         }
         if gradient_digests:

@@ -38,7 +38,7 @@ class TrainState:
             None if it was not evaluated.
         num_log_lines: Number of lines that the run has logged in `metrics.jsonl`; None
             if that isn't known, as on all ranks except rank 0.
-        saved_digest: That of this very state (`divergence.digest_of_state`) if it was
+        saved_digest: That of this very state (`digests.digest_of_state`) if it was
             saved, or restored, and is equal on all ranks; else None.
         is_whole: Whether all of it is that after `step` steps; not from the first
             forward pass of a step, which moves BatchNorm's averages, to its end.

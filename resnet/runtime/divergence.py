@@ -14,6 +14,7 @@ import google_crc32c
 import numpy as np
 from absl import logging
 
+from resnet.base import digests
 from resnet.base.atomic_files import atomic_write_bytes
 from resnet.base.text import first_of
 from resnet.distributed.communicator import AgreedFailure, Communicator
@@ -115,17 +116,23 @@ def check_state(
 
     Every rank must call it, with the tensors that all ranks have in common and with
     those of its own, by name. Of the former, the ranks compare digests: the CRC-32C of
-    all bytes, which is computed as fast as memory is read. Returns `digest_of_state`.
+    all bytes, which is computed as fast as memory is read. Returns the digest of the
+    state (`digests.digest_of_state`).
 
     Raises:
         AgreedFailure: On all ranks, naming the first such tensor and the ranks.
     """
-    arrays = [_array(tensor) for tensor in common.values()]
-    digests = digests_of(arrays)
-    own_digest = _digest_by_name(dict(zip(common, digests, strict=True)))
-    bad_own = _first_not_finite(own, map(_array, own.values()))
+    arrays = [digests.array(tensor) for tensor in common.values()]
+    of_tensors = digests.digests_of(arrays)
+    own_digest = digests.digest_by_name(dict(zip(common, of_tensors, strict=True)))
+    bad_own = _first_not_finite(own, map(digests.array, own.values()))
     bad = _first_not_finite(common, arrays)
-    report = bad_own, bad, google_crc32c.value(repr(digests).encode()), platform.node()
+    report = (
+        bad_own,
+        bad,
+        google_crc32c.value(repr(of_tensors).encode()),
+        platform.node(),
+    )
     *names_of_bad, digests_of_ranks, hosts = zip(
         *communicator.allgather(report), strict=True
     )
@@ -140,7 +147,7 @@ def check_state(
                 " before it stay. Lower --peak_learning_rate or lengthen the warmup."
             )
     if len(set(digests_of_ranks)) > 1:
-        columns = zip(common, *communicator.allgather(digests), strict=True)
+        columns = zip(common, *communicator.allgather(of_tensors), strict=True)
         name = next(name for name, *column in columns if len(set(column)) > 1)
         what = f"the values of {name} after step {step}"
         try:
@@ -149,34 +156,6 @@ def check_state(
             of_states = communicator.allgather(own_digest)
             raise Disagreement(str(error), step, of_states, hosts) from error
     return own_digest
-
-
-def digest_of_state(tensors: Mapping[str, Any]) -> int:
-    """Returns a digest of tensors and their names, in whatever order they are."""
-    return _digest_by_name(
-        dict(zip(tensors, digests_of(tensors.values()), strict=True))
-    )
-
-
-def _digest_by_name(digests: Mapping[str, int]) -> int:
-    return int(google_crc32c.value(repr(sorted(digests.items())).encode()))
-
-
-def digest(tensors: Iterable[Any]) -> int:
-    """Returns a digest of tensors that depends on their order."""
-    return int(google_crc32c.value(repr(digests_of(tensors)).encode()))
-
-
-def digests_of(tensors: Iterable[Any]) -> tuple[int, ...]:
-    """Returns the CRC-32C of all bytes of each eager tensor or array."""
-    return tuple(google_crc32c.value(_array(tensor)) for tensor in tensors)
-
-
-def _array(tensor: Any) -> np.ndarray:
-    """Returns the values of an eager tensor, without a copy."""
-    array = np.asarray(memoryview(tensor)).ravel()
-    array.flags.writeable = False  # CRC-32C requires it.
-    return array
 
 
 def _first_not_finite(names: Iterable[str], arrays: Iterable[np.ndarray]) -> str:

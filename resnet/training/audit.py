@@ -18,6 +18,7 @@ import tensorflow as tf
 from absl import logging
 
 from resnet import native
+from resnet.base import digests
 from resnet.base.text import first_of
 from resnet.data import batches, example_order
 from resnet.data.input_pipeline import Batch, Reading
@@ -25,7 +26,7 @@ from resnet.distributed.communicator import AgreedFailure
 from resnet.hardware import cpu_features
 from resnet.metrics.step_costs import StepCosts
 from resnet.optim.train_state import TrainState
-from resnet.runtime import divergence, versions
+from resnet.runtime import versions
 from resnet.runtime.job import Job
 from resnet.training.train_step import TrainStep
 from resnet.watchdog import history
@@ -174,8 +175,8 @@ class Audit:
         if self._communicator.rank in judges:
             number = np.array([self._state.step])
             again = self._compute(train_step, next(self._batches_of(rank, number)))
-        digests = self._communicator.allgather(_digest(again))
-        votes = [*votes, *((judge, digests[judge]) for judge in judges)]
+        of_ranks = self._communicator.allgather(_digest(again))
+        votes = [*votes, *((judge, of_ranks[judge]) for judge in judges)]
         (right, count), *others = Counter(digest for _, digest in votes).most_common()
         wrong = {voter for voter, digest in votes if digest != right}
         if count < 2 or (others and others[0][1] == count):
@@ -246,7 +247,7 @@ class Audit:
 
 
 def _digest(tensors: Sequence[tf.Tensor] | None) -> int | None:
-    return None if tensors is None else divergence.digest(tensors)
+    return None if tensors is None else digests.digest(tensors)
 
 
 def _kernels(num_threads: int) -> str:

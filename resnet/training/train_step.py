@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from resnet.base import digests
 from resnet.config import phases
 from resnet.config.phases import Phase, StepSettings
 from resnet.data import example_order
@@ -17,7 +18,6 @@ from resnet.models.layers import dropout
 from resnet.optim import losses, norms
 from resnet.optim.optimizer import Optimizer
 from resnet.optim.train_state import TrainState
-from resnet.runtime import divergence
 
 DROPOUT_STREAM = 2000  # For `mix_seed`; no other use has this number.
 
@@ -29,7 +29,7 @@ class StepResult(NamedTuple):
     batch, NaN if the gradients of the same are not finite. The latter and whether any
     rank has been asked to stop, or asks for a checkpoint, are the same on all ranks.
     `account` is what the exchange of gradients cost this rank, `digest` that of the
-    loss and the gradients of its last micro-batch (`divergence.digest`), if wanted.
+    loss and the gradients of its last micro-batch (`digests.digest`), if wanted.
     """
 
     local_loss: float
@@ -114,7 +114,7 @@ class TrainStep:
             )
         else:
             agreed, account = self._rest(gradients[0], gradients[1:], flags, tensors)
-            digest = divergence.digest(gradients) if wants_digest else 0
+            digest = digests.digest(gradients) if wants_digest else 0
         local_loss, loss, stop, save = agreed.numpy()
         self.is_traced = True
         return StepResult(
@@ -219,7 +219,7 @@ class TrainStep:
 
 
 def _digest(*arrays: np.ndarray) -> np.int64:
-    return np.int64(divergence.digest(arrays))
+    return np.int64(digests.digest(arrays))
 
 
 def mean_loss(

@@ -13,10 +13,11 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import (
 )
 from tensorflow.core.util import event_pb2
 
+from eval import verify
 from resnet.base.errors import UserError
 from resnet.distributed.communicator import Communicator
 from resnet.hardware.placement import ProcessInfo
-from resnet.metrics import jsonl, metrics_log
+from resnet.metrics import jsonl, metrics_log, run_log
 from resnet.metrics.metrics_log import AppendFile, EventFile, MetricsLog
 from resnet.metrics.run_log import RunLog
 from resnet.watchdog.client import WatchdogClient
@@ -359,3 +360,54 @@ def test_a_quiet_run_prints_its_last_evaluation_alone(
         absl_logging.set_verbosity(before)
     first = "step 7: first\n" if verbosity == absl_logging.INFO else ""
     assert capsys.readouterr().err == f"{first}step 8: last\n"
+
+
+def test_lines_have_the_digest_of_the_state_where_it_costs_under_half_a_percent(
+    make_config, tmp_path, monkeypatch
+):
+    """It takes 2 s here, and the first line tells so."""
+    now = [100.0]
+    monkeypatch.setattr(run_log.time, "monotonic", lambda: now[0])
+
+    def digest_of_state(tensors) -> int:
+        now[0] += 2
+        return 77
+
+    monkeypatch.setattr(run_log.digests, "digest_of_state", digest_of_state)
+    state = types.SimpleNamespace(
+        step=7, best_value=None, num_log_lines=None, tensors=dict, is_synchronized=True
+    )
+    ranks = Communicator(ProcessInfo())
+    with closing(RunLog(make_config(model_dir=str(tmp_path)), state, ranks)) as log:
+        found = []
+        for seconds, is_synchronized in (
+            (1, 1),
+            (397, 1),
+            (401, 1),
+            (999, 0),
+            (999, 1),
+        ):
+            now[0] += seconds
+            state.is_synchronized = bool(is_synchronized)
+            found.append(log._state_digest())
+    digest = {"state_digest": 77}
+    # The time since the line before includes that of its digest.
+    assert found == [digest, {}, digest, {}, digest]
+
+
+def test_the_first_step_whose_states_differ_is_named(tmp_path):
+    """Lines without a digest in both logs, or outside the steps, don't count."""
+    run = {2: 1, 4: 8, 6: None, 8: 5, 10: 3}
+    again = {2: 9, 4: 8, 6: 7, 8: 6, 10: 4}
+    for name, digests in (("run", run), ("again", again)):
+        (tmp_path / name).mkdir()
+        lines = []
+        for step, digest in digests.items():
+            numbers = {} if digest is None else {"state_digest": digest}
+            lines.append(jsonl.make_line("train", step, 0.1, {"loss": 1.0, **numbers}))
+        text = "".join(map(jsonl.encode, lines))
+        (tmp_path / name / jsonl.FILE).write_text(text)
+    folders = tmp_path / "run", tmp_path / "again"
+    assert verify.first_difference(*folders, 2, 10) == 8
+    assert verify.first_difference(*folders, 2, 8) == 8
+    assert verify.first_difference(*folders, 2, 6) == 6
