@@ -102,7 +102,12 @@ class CheckpointEvaluation:
 
     def each_from(self, watch: CheckpointWatch) -> Iterator[Evaluation]:
         """Evaluates each checkpoint once it is saved, up to the last one of the run."""
-        while (step := watch.next_step(self._has_ended)) is not None:
+        folder, state = self._model_dir, self._state
+
+        def has_ended() -> bool:  # Metadata change with the result of an evaluation.
+            return retention.ends_run(folder, state.step, state.config.last_step)
+
+        while (step := watch.next_step(has_ended)) is not None:
             what = f"the checkpoint of step {step}"
             if self._load_on_all_ranks(what, lambda: self._load_from(watch, step)):
                 yield from self._evaluate([step])
@@ -177,15 +182,6 @@ class CheckpointEvaluation:
                 raise
             watch.skip(step, str(error))
             return None
-
-    def _has_ended(self) -> bool:
-        """Returns whether the loaded checkpoint is the last one of the run.
-
-        Its metadata are read again, because the run saves a checkpoint before it
-        evaluates it, and updates the metadata with the result.
-        """
-        state = self._state
-        return retention.ends_run(self._model_dir, state.step, state.config.last_step)
 
     def _weights_in_turn(self) -> Iterator[str]:
         num_ranks = self._metadata.get("num_ranks", 1)

@@ -16,20 +16,14 @@ from resnet.base import program  # Before imports that may fail.
 
 # isort: split
 
-from absl import logging
-
 from eval import checkpoint_choice
 from resnet.base import cli
 from resnet.base.errors import UserError
 from resnet.base.names import require_lines
 from resnet.base.settings import setting
-from resnet.config.command_line import JobSettings
 from resnet.config.config import Config, load_config
-from resnet.distributed.communicator import Communicator
 from resnet.export import contents, formats
-from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import startup
-from resnet.runtime.program import start_log
 
 
 @dataclass(frozen=True)
@@ -90,9 +84,7 @@ def main(argv: Sequence[str]) -> int:
     formats.check(settings.format, settings.precision, is_folded, out, config)
     require_lines(config.class_names)
     checkpoint_choice.require(settings.step, settings.weights, config, model_dir)
-    start_log(logging.WARNING)
-    process = ProcessInfo()
-    startup.start_on_own_cores(process, Communicator(process), JobSettings())
+    startup.start_alone()
     from resnet.checkpoint import restore
 
     trained = restore.load_network(config, model_dir, settings.step, settings.weights)

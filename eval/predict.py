@@ -28,8 +28,6 @@ from resnet.base import program  # Before imports that may fail.
 
 # isort: split
 
-from absl import logging
-
 from data_prep.sources import imagenet_labels
 from data_prep.sources.folders import EXTENSIONS
 from eval import checkpoint_choice
@@ -38,15 +36,11 @@ from resnet.base.errors import EXIT_CODE, UserError
 from resnet.base.output import print_result
 from resnet.base.settings import COUNT, setting
 from resnet.base.text import counted
-from resnet.config.command_line import JobSettings
 from resnet.config.config import Config, load_config
-from resnet.distributed.communicator import Communicator
 from resnet.export import contents
 from resnet.export.contents import Contents
 from resnet.export.formats import ExportedNetwork, ExportedPredictor
-from resnet.hardware.placement import ProcessInfo
 from resnet.runtime import startup
-from resnet.runtime.program import start_log
 
 if TYPE_CHECKING:  # They import TensorFlow.
     import tensorflow as tf
@@ -326,9 +320,7 @@ def predict_all(
     report_problem: Callable[[str], None],
 ) -> None:
     """Prints the predictions for images, at least one, batch by batch."""
-    start_log(logging.WARNING)
-    process = ProcessInfo()
-    startup.start_on_own_cores(process, Communicator(process), JobSettings())
+    startup.start_alone()
     predictor = network.load()
     report: JsonLines | Table = JsonLines()
     if not settings.json:

@@ -69,7 +69,11 @@ def main(argv: Sequence[str]) -> int:
     if not words:
         raise UserError("expected the command of a training after `--`; got none.")
     num_servers = _num_servers(words, job.num_servers)
-    has_servers = _is_async(words)
+    mode = mpirun_command.flag_value("sync_mode", words)
+    recipe = mpirun_command.flag_value("recipe", words)
+    if mode is None and recipe is not None:
+        mode = recipe_file.get(recipe).sync_mode
+    has_servers = mode == "async"
     num_ranks = job.num_workers + has_servers * (1 + num_servers)
     command = ["mpirun", "-np", str(num_ranks)]
     if job.hosts:
@@ -106,14 +110,6 @@ def _num_servers(words: Sequence[str], by_flag: int | None) -> int:
     if not in_command.isdecimal() or int(in_command) < 1:
         raise UserError(f"--num_ps must be a number of at least 1; got {in_command!r}.")
     return int(in_command)
-
-
-def _is_async(words: Sequence[str]) -> bool:
-    mode = mpirun_command.flag_value("sync_mode", words)
-    recipe = mpirun_command.flag_value("recipe", words)
-    if mode is None and recipe is not None:
-        mode = recipe_file.get(recipe).sync_mode
-    return mode == "async"
 
 
 if __name__ == "__main__":

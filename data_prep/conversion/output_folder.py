@@ -210,7 +210,9 @@ def _check_no_other_files(plan: Plan, is_resumed: bool) -> None:
     """
     root = plan.root
     # Programs that read `train-*` would also read shards of another conversion.
-    others = {path for path in root.iterdir() if layouts.is_shard_name(path.name)}
+    others = {
+        path for path in root.iterdir() if layouts.SHARD_NAME.fullmatch(path.name)
+    }
     others |= {root / name for name in _FOREIGN_FILES}
     for folder in (root / name for name in manifest.SPLITS):
         others.update(folder.iterdir() if folder.exists() else ())

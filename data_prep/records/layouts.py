@@ -24,7 +24,7 @@ _FEATURES_FILE = "features.json"
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _MAX_INFO_BYTES = 2**28  # The largest data sets' files have a few million bytes.
 MAX_CLASSES = 1_000_000  # A larger label can't be a class index.
-_SHARD_NAME = re.compile(r"(train|validation)-(\d{5,})-of-(\d{5,})")
+SHARD_NAME = re.compile(r"(train|validation)-(\d{5,})-of-(\d{5,})")  # The TPU scripts'.
 _RECORD_FILE = re.compile(r"tfrec|^[\w-]+-\d{5,}-of-\d{5,}")  # Most programs' names.
 
 
@@ -85,14 +85,9 @@ def refuse_other_names(root: pathlib.Path) -> None:
         )
 
 
-def is_shard_name(name: str) -> bool:
-    """Returns whether a file name is that of a record file of the TPU scripts."""
-    return _SHARD_NAME.fullmatch(name) is not None
-
-
 def _shard_names(folder: pathlib.Path, split: str) -> list[str]:
     """Returns the names of a split's record files in order; empty if there are none."""
-    matches = [match for n in os.listdir(folder) if (match := _SHARD_NAME.fullmatch(n))]
+    matches = [match for n in os.listdir(folder) if (match := SHARD_NAME.fullmatch(n))]
     names = {match[0] for match in matches if match[1] == split}
     totals = {match[3] for match in matches if match[1] == split}
     if not names:

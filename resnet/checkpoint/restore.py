@@ -257,20 +257,14 @@ def check_is_shared(
 def _appears(path: Path, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while True:
-        _list_nearest_folder(path)
+        # An NFS client asks the server what is in a folder if the folder is listed, or
+        # the nearest one above it that exists; else it trusts its own memory.
+        for folder in path.parents:
+            with contextlib.suppress(OSError):
+                os.listdir(folder)
+                break
         if path.exists():
             return True
         if time.monotonic() > deadline:
             return False
         time.sleep(_POLL_SECONDS)
-
-
-def _list_nearest_folder(path: Path) -> None:
-    """Lists the folder of a file, or the nearest one above it that exists.
-
-    An NFS client then asks the server what is in it, rather than its own memory.
-    """
-    for folder in path.parents:
-        with contextlib.suppress(OSError):
-            os.listdir(folder)
-            return

@@ -70,24 +70,14 @@ def eval_batches(
 ) -> "Batches":
     """Returns the examples that this rank evaluates, as `input_pipeline` does."""
     first, end = shard.first_example, shard.end_example
-
-    def make_dataset(start_batch: int, replacements: Replacements) -> tf.data.Dataset:
-        return input_pipeline.eval_batches(
-            config,
-            shard,
-            batch_size,
-            num_parallel_calls,
-            start_batch,
-            replacements,
-            num_crops,
-        )
+    of_rank = config, shard, batch_size, num_parallel_calls, num_crops
 
     def examples_of_batch(batch: int) -> np.ndarray:
         begin = first + batch * batch_size
         return np.arange(begin, min(begin + batch_size, end))
 
     return Batches(
-        make_dataset,
+        functools.partial(input_pipeline.eval_batches, *of_rank),
         examples_of_batch,
         corrupt_records,
         start_batch=0,

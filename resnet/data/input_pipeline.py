@@ -233,9 +233,9 @@ def eval_batches(
     shard: ExampleShard,
     batch_size: int,
     num_parallel_calls: int,
+    num_crops: int,
     start_batch: int,
     replacements: Replacements,
-    num_crops: int = 1,
 ) -> tf.data.Dataset:
     """Returns the examples that a rank evaluates, each once, from a batch on.
 

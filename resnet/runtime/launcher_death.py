@@ -9,7 +9,7 @@ import contextlib
 import os
 import resource
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import FrameType
 from typing import NoReturn
 
@@ -31,8 +31,9 @@ def fork_rank() -> int | None:
     To be called before threads are started. Returns the process id of the wrapper; None
     in a process that MPICH's mpirun has not started, which is left as it is.
     """
-    if not _is_under_hydra(os.environ):
-        return None
+    is_hydras = {"PMI_FD", "MPI_LOCALRANKID"} <= set(os.environ)
+    if not is_hydras or any(name.startswith("I_MPI_") for name in os.environ):
+        return None  # Intel MPI, which has a Hydra too, is untested.
     wrapper, launcher = os.getpid(), os.getppid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     rank = os.fork()
@@ -42,12 +43,6 @@ def fork_rank() -> int | None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return wrapper
     _act_as_wrapper(rank, launcher, mask)
-
-
-def _is_under_hydra(environ: Mapping[str, str]) -> bool:
-    """Returns whether MPICH's Hydra has started a process (Intel MPI is untested)."""
-    is_intels = any(name.startswith("I_MPI_") for name in environ)
-    return {"PMI_FD", "MPI_LOCALRANKID"} <= set(environ) and not is_intels
 
 
 def _act_as_wrapper(rank: int, launcher: int, mask: Iterable[int]) -> NoReturn:

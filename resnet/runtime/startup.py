@@ -27,6 +27,7 @@ from resnet.distributed.communicator import Communicator
 from resnet.hardware import cpu_features, physical_cores, placement
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.runtime import versions
+from resnet.runtime.program import start_log
 from resnet.watchdog import scratch_dir
 
 if TYPE_CHECKING:  # It imports TensorFlow.
@@ -106,6 +107,13 @@ def start_on_own_cores(
     threads = settle_placement(process, communicator, settings)
     start_tensorflow(communicator)  # It reads the environment that is set now.
     return threads
+
+
+def start_alone() -> None:
+    """Starts TensorFlow on the cores of a process by itself, which logs warnings."""
+    start_log(logging.WARNING)
+    process = ProcessInfo()
+    start_on_own_cores(process, Communicator(process), JobSettings())
 
 
 def settle_placement(

@@ -159,7 +159,9 @@ def test_evaluation_has_each_example_once_in_the_order_of_the_files(
         return arrays(
             map(  # Tensors, as of `Batches`.
                 Batch._make,
-                input_pipeline.eval_batches(config, shard, batch_size, 2, start, none),
+                input_pipeline.eval_batches(
+                    config, shard, batch_size, 2, 1, start, none
+                ),
             )
         )
 
