@@ -38,10 +38,29 @@ EXCLUDED: dict[str, str] = {}
 Results = Iterator[Any]  # Tensors and variables, in any structure.
 _FORMATS = (tf.float32, tf.bfloat16)
 # Shapes that are drawn for each format; most are small, since edges have most code.
-_CONVOLUTIONS, _WINOGRAD, _MAPS = 800, 160, 240
-_UPDATES = 12
+_CONVOLUTIONS, _WINOGRAD, _MAPS = 1_000, 160, 320
+_UPDATES = 20
 _TILES = tuple(itertools.product(range(1, 14), (9, 16, 25, 32, 41, 64)))
-_CODED = (1, 2, 3, 7, 61, 240, 513, 2_048, 5_000, 9_999, 70_001)  # Values each.
+_CODED = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    9,
+    11,
+    15,
+    31,
+    61,
+    240,
+    513,
+    2_048,
+    5_000,
+    9_999,
+    70_001,
+)  # Values each.
 
 # An image of 24x20 pixels with subsampled colors.
 JPEG = base64.b85decode(
@@ -170,7 +189,8 @@ def _maps(numbers: Numbers) -> Iterator[tuple[int, ...]]:
         sides = 1 + numbers.below(side), 1 + numbers.below(side)
         yield (1 + numbers.below(3), *sides, 1 + numbers.below(channels))
     yield (2, 20, 20, 64)
-    yield (1, 3, 3, 520)
+    for _ in range(8):  # With each combination of what else is chosen by the number.
+        yield (1, 3, 3, 520)
 
 
 def _normalization(numbers: Numbers, dtype: tf.DType) -> Results:
@@ -257,7 +277,7 @@ def _updates(numbers: Numbers, _: pathlib.Path) -> Results:
 
     for number in range(_UPDATES):
         nesterov = bool(number % 2)
-        sizes = [1 + numbers.below(40), 1 + numbers.below(5_000)]
+        sizes = [1 + number, 1 + numbers.below(5_000)]
         # Weights, velocities and an average.
         variables = [tf.Variable(numbers.floats(n)) for n in (*sizes, *sizes, sizes[0])]
         handles = [variable.handle for variable in variables]
