@@ -253,9 +253,12 @@ def _columns(table: pathlib.Path, header: Sequence[str]) -> list[int]:
     for known in _COLUMNS:
         fitting = [index for index, name in enumerate(names) if name in known]
         if len(fitting) > 1 or (not fitting and known is not _COLUMNS[-1]):
+            advice = "Rename one of them."
+            if not any(name in of for of in _COLUMNS for name in names):
+                advice = "If it is the first image, add a line path,label before it."
             raise UserError(
                 f"line 1 of {table} must name one column {' or '.join(known)}; it"
-                f" names {first_of(header, 20) or 'none'}. Rename one of them."
+                f" names {first_of(header, 20) or 'none'}. {advice}"
             )
         columns += fitting
     return columns

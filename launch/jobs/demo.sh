@@ -18,6 +18,7 @@ source .venv/bin/activate
 if [ -e "$DIR/model/checkpoints" ] && [ ! -e "$DIR/eval.json" ]; then
   echo "Resuming the run in $DIR/model, which was stopped. For a new one, remove $DIR."
 else
+  if [ -e "$DIR" ]; then echo "Removing the earlier demo in $DIR."; fi
   rm -rf "$DIR"
   mkdir "$DIR"
   # The commands that follow are here.

@@ -138,7 +138,10 @@ def _problem(what: str, value: Any, declaration: Declaration) -> str:
     if declaration.names and value not in declaration.names:
         return names.unknown(what, value, declaration.names, "--helpfull")
     if declaration.bounds and (limits := _violated(declaration.bounds, value)):
-        return f"{what} must be {limits}; got {value}."
+        low, high = declaration.bounds
+        is_percentage = low == 0 and high in (BELOW_ONE, 1) and 1 < value <= 100
+        advice = f" For {value:g} %, give {value / 100:g}." if is_percentage else ""
+        return f"{what} must be {limits}; got {value}.{advice}"
     return ""
 
 

@@ -97,6 +97,10 @@ def test_a_column_names_the_split_of_which_one_is_chosen(raw):
     [
         ("", "line 1 of .* must name one column path or .*; it names none"),
         ("path,kind\n", "line 1 .* column label or class .*; it names path, kind"),
+        (
+            "a/1.jpg,cat\na/2.jpg,dog\n",
+            "it names a/1.jpg, cat. If it is the first image, add a line path,label",
+        ),
         ("path,label,class\n", "one column label or .*; it names path, label, class"),
         ("path,label\n", "0 of 0 are missing, first 'nothing else'"),
         (

@@ -88,6 +88,11 @@ def test_what_is_beyond_the_bounds_of_a_setting_is_refused_by_its_flag():
 def test_a_value_that_is_not_allowed_is_refused_by_its_flag():
     for name, value, sentence in (
         ("ema_decay", 1.0, "--ema_decay must be in [0, 1); got 1.0."),
+        (
+            "ema_decay",
+            90.0,
+            "--ema_decay must be in [0, 1); got 90.0. For 90 %, give 0.9.",
+        ),
         ("checkpoint_every", "daily", "--checkpoint_every must be a number of steps"),
         ("eval_every", "10minutes", "--eval_every must be a number of steps or epochs"),
     ):
