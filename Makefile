@@ -167,5 +167,6 @@ ci:  ## What CI runs: tests without skips, lint, types, the site
 	@.ci/run
 
 clean:  ## Remove what make made here (Horovod stays in ~/.cache)
-	rm -rf .venv .venv.* .lock-venv demo-run build dist wheels resnet-cpu.tar* resnet/native/libresnet_* *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv.* .lock-venv demo-run/{images,records,model,eval.json} build dist wheels resnet-cpu.tar* resnet/native/libresnet_* *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@[ ! -d demo-run ] || rmdir --ignore-fail-on-non-empty demo-run
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -81,8 +81,12 @@ def supervise(
     limits: SuperviseFlags,
     locked_seconds: float = LOCKED_SECONDS,
 ) -> int:
-    """Runs a command until it is done or must not be restarted; returns its code."""
+    """Runs a command until it is done or must not be restarted; returns its code.
+
+    UserError if it ends with 0 and no start of it has begun a run in `model_dir`.
+    """
     failed_at: list[str] = []
+    num_events = len(history.read(model_dir)[0])
     while True:
         history.remove_failure(model_dir)
         code = requests.finish(requests.start(words))
@@ -90,6 +94,13 @@ def supervise(
             note = f"the training has ended; restarts: {len(failed_at)}"
             history.append(model_dir, "supervisor", reason=note)
             return 0
+        events = history.read(model_dir)[0][num_events:]
+        has_run = any(event["event"] != "supervisor" for event in events)
+        if code == 0 and not has_run and not requests.seen:
+            raise UserError(
+                f"the command ended with 0, but {model_dir} has no finished run. Name"
+                " the run's folder with --model_dir."
+            )
         failure = history.read_failure(model_dir) or {}
         is_stop = code == REQUEUE_EXIT_CODE and not hosts_to_leave_out(failure)
         if is_stop or requests.seen:

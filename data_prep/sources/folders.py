@@ -195,7 +195,8 @@ def read(root: pathlib.Path, validation_split: str | None = None) -> Source:
         if subfolders and filenames:
             raise UserError(
                 f"{folder} must contain either class folders or images; it contains"
-                f" both, for example {subfolders[0]!r} and {filenames[0]!r}"
+                f" both, for example {subfolders[0]!r} and {filenames[0]!r}. Move the"
+                " images into the folders of their classes, or away."
             )
         if filenames:
             class_names = class_names or imagenet_labels.synsets()

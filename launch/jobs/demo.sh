@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The whole pipeline on handwritten digits, from image files to a learning curve. It prints
-# each command, then runs it. Called by `make demo`; all its output is in demo-run/.
+# each command, then runs it. Called by `make demo`; all its output is in demo-run/, where
+# other folders are kept.
 set -euo pipefail
 
 CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -12,15 +13,23 @@ run() {
   "$@"
 }
 
+if [ ! -f .venv/bin/activate ]; then
+  echo "the demo needs the environment of the project; run make demo, which makes it." >&2
+  exit 1
+fi
 echo '$ source .venv/bin/activate'
 # shellcheck disable=SC1091
 source .venv/bin/activate
 if [ -e "$DIR/model/checkpoints" ] && [ ! -e "$DIR/eval.json" ]; then
-  echo "Resuming the run in $DIR/model, which was stopped. For a new one, remove $DIR."
+  echo "Resuming the run in $DIR/model, which was stopped. For a new one, remove $DIR/model."
 else
-  if [ -e "$DIR" ]; then echo "Removing the earlier demo in $DIR."; fi
-  rm -rf "$DIR"
-  mkdir "$DIR"
+  for made in images records model eval.json; do
+    if [ -e "$DIR/$made" ]; then
+      echo "Removing $DIR/$made of the earlier demo."
+      rm -rf "${DIR:?}/$made"
+    fi
+  done
+  mkdir -p "$DIR"
   # The commands that follow are here.
   run python data_prep/digits.py --digits_dir $DIR/images | sed '/^next:/d'
   run python data_prep/imagenet_to_tfrecords.py --raw_data_dir $DIR/images \

@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
-from types import TracebackType
+from types import ModuleType, TracebackType
 
 from resnet.base import interpreter, limits
 
@@ -48,21 +48,25 @@ def describe_failed_import(error: BaseException) -> str:
     """Returns the sentence about a failed start; empty if the cause isn't known.
 
     It is a limit of the system, PYTHONPATH that makes an import fail, or a Python that
-    isn't the environment's. An error other than ImportError and SyntaxError counts as
-    an import's only if it was raised at the top level of a module, since functions may
-    also be called after the imports.
+    isn't the environment's. An error other than ImportError and SyntaxError, and what
+    a module lacks, counts as an import's only if it was raised at the top level of a
+    module, since functions may also be called after the imports.
     """
     if limit := limits.describe_exhaustion(error):
         return limit
     frames = traceback.extract_tb(error.__traceback__)
     is_at_top_level = bool(frames) and frames[-1].name == "<module>"
-    if not is_at_top_level and not isinstance(error, ImportError | SyntaxError):
+    lacking = _module_that_lacks_something(error)
+    is_of_import = lacking or isinstance(error, ImportError | SyntaxError)
+    if not is_at_top_level and not is_of_import:
         return ""
     words = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     folders = map(os.path.realpath, filter(None, words))
     files = [frame.filename for frame in frames]
     if isinstance(error, ImportError) and error.path:
         files.append(error.path)
+    if lacking and lacking.__file__:
+        files.append(lacking.__file__)
     others = [file for file in reversed(files) if not _is_ours(file)]
     for file, folder in itertools.product(others, folders):
         if os.path.realpath(file).startswith(os.path.join(folder, "")):
@@ -73,6 +77,14 @@ def describe_failed_import(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return interpreter.describe_missing(error.name.split(".")[0])
     return ""
+
+
+def _module_that_lacks_something(error: BaseException) -> ModuleType | None:
+    """Returns the module without what was imported from it, or looked up in it."""
+    if isinstance(error, ImportError) and error.name:
+        return sys.modules.get(error.name.split(".")[0])
+    of_error = error.obj if isinstance(error, AttributeError) else None
+    return of_error if isinstance(of_error, ModuleType) else None
 
 
 def _is_ours(file: str) -> bool:

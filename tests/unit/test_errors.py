@@ -44,6 +44,7 @@ def test_other_errors_stay_as_they_are():
     [
         ("resnet/resnet_main.py", "numpy", "import nothing_such"),
         ("data_prep/digits.py", "absl", ""),
+        ("eval/predict.py", "numpy", ""),
     ],
 )
 def test_a_broken_package_is_named_in_one_sentence(tmp_path, program, package, content):
@@ -63,6 +64,17 @@ def test_a_python_without_the_packages_is_told_of_the_environment(tmp_path):
     )
     assert_refused(done, "no package absl")
     assert f"source {shlex.quote(str(ROOT / '.venv/bin/activate'))}" in done.stderr
+
+
+def test_a_moved_environment_is_to_be_made_again(monkeypatch, tmp_path):
+    """Its `activate` names the folder where it was, so would lead nowhere."""
+    for name in ("install/install.sh", ".venv/choices"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("FOLDER=/old/.venv\nVERSION=3.12.1\n")
+    monkeypatch.setattr(interpreter, "_ROOT", tmp_path)
+    sentence = interpreter.describe_missing("absl")
+    assert "was made as /old/.venv, and has been moved" in sentence
+    assert f"make venv in {tmp_path}, then source" in sentence
 
 
 def test_a_package_that_only_the_environment_has_is_named(monkeypatch, tmp_path):

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -182,6 +183,26 @@ TWICE = """
 num=0; trap 'num=$((num + 1)); echo told $num' USR1
 echo up
 while [ $num != 2 ]; do sleep 0.1; done; sleep 0.2; exit 9"""
+
+
+def test_the_demo_removes_what_an_earlier_one_made_alone(site):
+    clone = site / CLONE
+    demo = ["bash", clone / "launch/jobs/demo.sh"]
+    (clone / "launch").unlink()
+    shutil.copytree(LAUNCH, clone / "launch/jobs")
+    done = completed(demo)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "run make demo" in done.stderr
+    (clone / ".venv/bin/activate").write_text("PATH=$PWD/.venv/bin:$PATH\n")
+    for name in ("model/checkpoints", "images/7", "records-model"):
+        (clone / "demo-run" / name).mkdir(parents=True)
+    (clone / "demo-run/eval.json").touch()
+    done = completed(demo)
+    assert done.returncode == 0, done.stderr
+    assert os.listdir(clone / "demo-run") == ["records-model"]
+    assert "Removing demo-run/eval.json of the earlier demo" in done.stdout
+    assert "records-model" not in done.stdout
 
 
 @pytest.fixture

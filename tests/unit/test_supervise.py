@@ -19,6 +19,7 @@ from tests.in_process import run
 from tests.processes import write_program
 from tests.unit.small_checkpoint import save
 
+START = '{"event": "start", "time": 1}'
 LOCKED = '{"step": null, "reason": "one job at a time", "locked": true}'
 DAMAGED = '{"step": 5000, "reason": "damaged at step 5000", "locked": false}'
 
@@ -107,8 +108,15 @@ def test_a_run_that_is_good_enough_is_done(supervised, model_dir, wanted, expect
         "stop_at": wanted,
     }
     save(model_dir, 4, eval={"top1": 0.75}, config={"stop_at": 0.5})
-    code, made = supervised("exit 0", settings={"train_steps": 7, **settings})
+    begin = f"echo '{START}' >> model/{history.FILE}"
+    code, made = supervised(f"{begin}; exit 0", settings={"train_steps": 7, **settings})
     assert (code, len(made)) == expected
+
+
+def test_a_command_that_trains_elsewhere_is_not_started_again(supervised, model_dir):
+    step_dirs.of_step(model_dir, 3).mkdir(parents=True)  # Of a run before.
+    with pytest.raises(UserError, match=f"{model_dir} has no finished run. Name the"):
+        supervised("exit 0", settings={"train_steps": 7})
 
 
 AS_LOCKED = f"echo '{LOCKED}' > $failure; exit 2"
