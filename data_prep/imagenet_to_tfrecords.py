@@ -34,6 +34,7 @@ from resnet.base import program  # Before the imports that may fail.
 
 from data_prep.conversion import convert, holdout, in_place, output_folder
 from data_prep.conversion.plan import Options, Plan, make_plan
+from data_prep.images import other_formats
 from data_prep.records import indexing, manifest, verification
 from data_prep.sources import raw_data, tfds
 from data_prep.sources.image_list import Source
@@ -205,6 +206,11 @@ def _convert(settings: Settings, options: Options) -> None:
             f"the conversion needs more memory than there is with {num_workers} worker"
             " processes; rerun the same command with a smaller --num_processes"
         ) from error
+    if repeated := written.source.get(convert.REPEATED):
+        _log(
+            f"warning: {repeated}: equal images in training make the accuracy too high."
+            " Remove them from one of the splits and convert again."
+        )
     last_lines = rate, f"records: {root}", f"next:    {_next_command(written, root)}"
     print("\n".join((*_describe(written), *last_lines)))
 
@@ -233,6 +239,12 @@ def _open_source(settings: Settings, options: Options) -> Source:
         source = holdout.hold_out(source, options, settings.num_workers)
     for warning in source.warnings:
         _log(f"warning: {warning}")
+    counts = source.ignored_kinds.items()
+    if unread := {kind: n for kind, n in counts if kind in other_formats.EXTENSIONS}:
+        _log(
+            f"warning: images left out, in formats that aren't read:"
+            f" {_listed(unread)}. {other_formats.ADVICE}"
+        )
     return source
 
 
@@ -315,8 +327,18 @@ def _describe(written: manifest.Manifest) -> Iterator[str]:
 
 def _in_parentheses(counts: dict[str, int]) -> str:
     """Returns the counts by kind, for the end of a line; empty if there are none."""
-    listed = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    return f" ({listed})" if listed else ""
+    return f" ({_listed(counts)})" if counts else ""
+
+
+def _listed(counts: dict[str, int]) -> str:
+    """Returns counts of extensions, formats, or of nouns and what follows them."""
+    nouns = {kind: kind.partition(" ") for kind in counts}
+    return ", ".join(
+        f"{counted(count, nouns[kind][0])} {nouns[kind][2]}"
+        if kind[:1].islower()
+        else f"{count:,} {kind}"
+        for kind, count in counts.items()
+    )
 
 
 def _next_command(written: manifest.Manifest, root: pathlib.Path) -> str:

@@ -131,7 +131,7 @@ def verify(
     record_set = record_sets.open_record_set(data_dir, TRAIN, process, communicator)
     findings = Findings(communicator)
     check_log(lines, findings)
-    check_records(record_set, config, findings)
+    has_records = check_records(record_set, config, findings)
     check_settings(config, pathlib.Path(model_dir), findings)
     num_threads = max(line.get("num_intra_threads", 0) for line in receipts)
     shards = startup.check_shards(record_set, [TRAIN], config.shard_by, communicator)
@@ -145,7 +145,10 @@ def verify(
     job = Job(communicator, threads)
     config = dataclasses.replace(config, model_dir=model_dir, data_dir=data_dir)
     states = dict(check_states(config, receipts, findings))
-    if settings.replay:
+    what = "replay" if settings.replay else "gradients" if settings.share else ""
+    if what and not has_records:  # All would differ, for that reason.
+        findings.add(what, undecided="only the records of the run can tell")
+    elif settings.replay:
         replay(config, states, train, job, findings)
     elif settings.share:
         check_gradients(config, states, settings.share, train, threads, findings)
@@ -215,8 +218,11 @@ def check_log(lines: list[jsonl.Line], findings: Findings) -> None:
                 return
 
 
-def check_records(record_set: RecordSet, config: Config, findings: Findings) -> None:
-    """Compares the training records with those of the run, byte by byte."""
+def check_records(record_set: RecordSet, config: Config, findings: Findings) -> bool:
+    """Compares the training records with those of the run, byte by byte.
+
+    Returns whether they are the same, as far as that is known.
+    """
     split, wrong, undecided = record_set.manifest.splits[TRAIN], "", ""
     if record_set.manifest.images_dir:
         converter = commands.command("imagenet-to-tfrecords", "--verify")
@@ -228,6 +234,7 @@ def check_records(record_set: RecordSet, config: Config, findings: Findings) -> 
     except UserError as error:
         wrong = str(error)
     findings.add("training records", wrong, undecided)
+    return not wrong
 
 
 def check_settings(config: Config, model_dir: pathlib.Path, findings: Findings) -> None:

@@ -85,7 +85,7 @@ def _nodes(topology: Topology) -> str:
     sizes = sorted({sockets.count(socket) for socket in topology.sockets})
     cores = " or ".join(map(str, sizes))
     text = f"{topology.num_nodes:,} x {counted(len(topology.sockets), 'socket')} x"
-    text += f" {cores} cores"
+    text += f" {cores} {'core' if cores == '1' else 'cores'}"
     if topology.threads_per_core > 1:
         text += f" x {topology.threads_per_core} hyper-threads"
     if len(topology.numa_nodes) != len(topology.sockets):
@@ -120,7 +120,8 @@ def _bindings(plan: JobPlan) -> Iterator[str]:
     communication = plan.communication_cpus()
     for rank, cores in enumerate(plan.layout.cores[:_MOST_BINDINGS]):
         sockets = sorted({core.socket for core in cores})
-        text = f"local rank {rank}: socket {cpu_list(sockets)}, {len(cores)} cores"
+        text = f"local rank {rank}: socket {cpu_list(sockets)}"
+        text += f", {counted(len(cores), 'core')}"
         if plan.topology.has_cpu_numbers:
             cpus = [cpu for core in cores for cpu in core.cpus]
             text += f", processors {cpu_list(cpus)}"
@@ -257,7 +258,8 @@ def _batch_settings(flags: JobFlags, name: str) -> BatchSettings:
     if not match or match[0].replace("0", "") == ":":
         got = f"such as 04:00; got {flags.time_limit!r}."
         raise UserError(f"--time_limit must be hours and minutes, {got}")
-    name = flags.run_name or name
+    # The last part of a folder's name may have other characters, such as a space.
+    name = flags.run_name or re.sub(r"[^\w.-]", "_", name)
     if not re.fullmatch(r"[\w.-]+", name):
         raise UserError(
             f"the name of a job must have letters, digits and any of _.- only; got"
@@ -291,8 +293,9 @@ def _title(plan: JobPlan) -> str:
     where = counted(plan.topology.num_nodes, "node")
     where += f" with {counted(chosen.cores_per_node, 'core')} each"
     threads = (
-        f"Each has {chosen.cores_per_rank} cores: {chosen.num_intra_threads} threads"
-        " compute"
+        f"Each has {counted(chosen.cores_per_rank, 'core')}:"
+        f" {counted(chosen.num_intra_threads, 'thread')}"
+        f" compute{'s' if chosen.num_intra_threads == 1 else ''}"
     )
     if left := chosen.num_communication_cores:
         threads += f", Horovod and the input pipeline share the other {left}"

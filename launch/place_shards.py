@@ -26,6 +26,7 @@ from resnet.base import cli, commands
 from resnet.base.errors import UserError
 from resnet.base.output import print_result
 from resnet.base.settings import COUNT, setting
+from resnet.base.text import counted
 from resnet.config.config import Config
 
 Placement = dict[str, list[range]]  # Shards of each node, by split.
@@ -133,7 +134,8 @@ def table(contents: Manifest, placement: Placement, ranks_per_node: int) -> str:
     lines = []
     for name, split in contents.splits.items():
         lines.append(
-            f"{name}: {split.num_examples:,} examples in {len(split.shards):,} files"
+            f"{name}: {split.num_examples:,} examples in"
+            f" {counted(len(split.shards), 'file')}"
         )
         for node, indices in enumerate(placement[name]):
             shards = [split.shards[index] for index in indices]
@@ -141,7 +143,7 @@ def table(contents: Manifest, placement: Placement, ranks_per_node: int) -> str:
             num_records = sum(shard.num_records for shard in shards)
             lines.append(
                 f"  node {node}, ranks {first} to {first + ranks_per_node - 1}:"
-                f" {len(shards)} files ({indices[0]} to {indices[-1]}),"
+                f" {counted(len(shards), 'file')} ({indices[0]} to {indices[-1]}),"
                 f" {num_records / ranks_per_node:,.0f} examples per rank,"
                 f" {sum(shard.num_bytes for shard in shards) / 1e9:,.2f} GB"
             )

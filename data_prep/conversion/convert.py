@@ -2,7 +2,10 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from data_prep import worker_processes
 from data_prep.conversion import shards
@@ -11,10 +14,14 @@ from data_prep.conversion.shards import ShardReport
 from data_prep.records import image_sizes, manifest, tf_example, verified
 from data_prep.records.class_mixing import ShardContent, write_split
 from resnet.base.errors import UserError
+from resnet.base.text import counted
 
 # In the source of a manifest: of all shards' `source_digest`.
 FILES_DIGEST = "files_sha256"
 IGNORED_ORIENTATIONS = "ignored_exif_orientations"
+REPEATED = "validation_images_in_training"  # The clause of the warning about them.
+
+ContentKeys = npt.NDArray[np.uint64]  # `[num_images]`, in the order of the source.
 
 
 def reported_shards(plan: Plan) -> set[str]:
@@ -76,9 +83,13 @@ def finish(plan: Plan, num_processes: int) -> manifest.Manifest:
         )
     counts: Counter[str] = Counter()
     states: list[str] = []
-    splits = {s.name: _finish_split(plan, s, counts, states) for s in plan.splits}
+    keys = {s.name: np.zeros(len(s.images), np.uint64) for s in plan.splits}
+    splits = {
+        s.name: _finish_split(plan, s, counts, states, keys[s.name])
+        for s in plan.splits
+    }
     side = image_sizes.median_side(plan.root, plan.paths, tf_example.ENCODED)
-    complete = manifest_of(plan, splits, side, counts, states)
+    complete = manifest_of(plan, splits, side, counts, states, keys)
     manifest.write(complete, plan.root)
     verified.write_all(manifest.RecordSet(complete, plan.root, plan.root))
     shutil.rmtree(plan.root / manifest.CONVERSION_FOLDER, ignore_errors=True)
@@ -91,12 +102,13 @@ def manifest_of(
     median_side: int,
     counts: Counter[str],
     states: Sequence[str],
+    keys: Mapping[str, ContentKeys],
     images_dir: str = "",
 ) -> manifest.Manifest:
     """Returns the manifest of a set, of records or of images that stay in a folder.
 
     Counted are the converted images by kind and `IGNORED_ORIENTATIONS`; the states are
-    the digests of the files of each shard.
+    the digests of the files of each shard, and the keys those of each split's images.
     """
     converted = {kind: counts[kind] for kind in sorted(counts)}
     num_ignored_orientations = converted.pop(IGNORED_ORIENTATIONS, 0)
@@ -118,14 +130,41 @@ def manifest_of(
             IGNORED_ORIENTATIONS: num_ignored_orientations,
             "num_ignored_files": plan.source.num_ignored_files,
             "ignored_files": plan.source.ignored_kinds,
+            REPEATED: _repeated(plan, keys),
         },
     )
 
 
+def _repeated(plan: Plan, keys: Mapping[str, ContentKeys]) -> str:
+    """Returns a clause on validation images that are training images, too, or ""."""
+    if not {manifest.TRAIN, manifest.VALIDATION} <= keys.keys():
+        return ""
+    images = {split.name: split.images for split in plan.splits}
+    of_training, of_validation = keys[manifest.TRAIN], keys[manifest.VALIDATION]
+    is_repeated = np.isin(of_validation, of_training) & (of_validation > 0)
+    if not is_repeated.any():
+        return ""
+    first = int(is_repeated.argmax())
+    same = int((of_training == of_validation[first]).argmax())
+    of_all = counted(len(is_repeated), "validation image")
+    return (
+        f"{is_repeated.sum():,} of {of_all}, such as"
+        f" {images[manifest.VALIDATION][first].name}, equal to"
+        f" {images[manifest.TRAIN][same].name}"
+    )
+
+
 def _finish_split(
-    plan: Plan, split: SplitPlan, counts: Counter[str], states: list[str]
+    plan: Plan,
+    split: SplitPlan,
+    counts: Counter[str],
+    states: list[str],
+    keys: ContentKeys,
 ) -> manifest.Split:
-    """Returns a split, whose counts and states of images it adds to the others'."""
+    """Returns a split, whose counts and states of images it adds to the others'.
+
+    It sets the keys of its images, which stay 0 for those that were skipped.
+    """
     reports, contents = [], []
     for path, records in zip(split.paths, split.record_ranges, strict=True):
         report = shards.read_report(plan.root, path)
@@ -145,6 +184,7 @@ def _finish_split(
                 labels=split.images.labels[images],
             )
         )
+        keys[images] = report.content_keys
         states.append(report.source_digest)
         counts.update(report.converted_counts)
         counts[IGNORED_ORIENTATIONS] += report.num_ignored_orientations

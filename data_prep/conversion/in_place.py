@@ -92,6 +92,10 @@ def write(
         split.name: _write_split(plan, split, entries[split.name], skipped[split.name])
         for split in plan.splits
     }
+    keys = {
+        name: shards.content_key(of["num_bytes"].astype(np.uint64), of["crc32c"])
+        for name, of in entries.items()
+    }
     side = image_sizes.median_side_of(
         (
             split.images[index].read()
@@ -101,7 +105,7 @@ def write(
         for split in plan.splits
         for records in split.record_ranges
     )
-    written = convert.manifest_of(plan, splits, side, counts, before, images_dir)
+    written = convert.manifest_of(plan, splits, side, counts, before, keys, images_dir)
     manifest.write(written, plan.root)
     shutil.rmtree(plan.root / manifest.CONVERSION_FOLDER, ignore_errors=True)
     return written

@@ -190,17 +190,27 @@ def _differences(metadata: dict[str, Any], earlier: dict[str, Any]) -> str:
 
     Further ones often follow from it: options come first, digests of images last.
     """
+    metadata = json.loads(json.dumps(metadata))
+    for name in dict.fromkeys((*metadata, *earlier)):
+        if metadata.get(name) != earlier.get(name):
+            return _difference(name, metadata.get(name), earlier.get(name))
+    return ""
+
+
+def _difference(name: str, now: Any, before: Any) -> str:
+    """Returns a clause on two values of metadata, for images in words of the user."""
 
     def shown(value: Any) -> str:
         return "missing" if value is None else f"{value!r:.80}"
 
-    metadata = json.loads(json.dumps(metadata))
-    for name in dict.fromkeys((*metadata, *earlier)):
-        if metadata.get(name) != earlier.get(name):
-            return (
-                f"{name} is {shown(metadata.get(name))}, was {shown(earlier.get(name))}"
-            )
-    return ""
+    split, _, kind = name.rpartition("_")
+    if kind == "images" and isinstance(now, int) and isinstance(before, int):
+        how = "more: files were added" if now > before else "fewer: files were removed"
+        flag = ", or --train_images is another" if split == manifest.TRAIN else ""
+        return f"there are {now:,} {split} images, {abs(now - before):,} {how}{flag}"
+    if kind == "fingerprint" and before is not None:
+        return f"the {split} images have other names, classes or places in archives"
+    return f"{name} is {shown(now)}, was {shown(before)}"
 
 
 def _check_no_other_files(plan: Plan, is_resumed: bool) -> None:

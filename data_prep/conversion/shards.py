@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import google_crc32c
+
 from data_prep.images.image_encoding import EncodedImage, Encoding
 from data_prep.records import manifest, tf_example, tfrecord
 from data_prep.sources.image_list import SourceImage, files_digest
@@ -44,6 +46,7 @@ class ShardReport:
     sha256: str
     offsets: tuple[int, ...]  # Byte offset of each record.
     stored: tuple[int, ...]  # Places of their images among those of the shard.
+    content_keys: tuple[int, ...]  # `content_key` of each stored image's file.
     converted_counts: dict[str, int]  # Re-encoded images by original kind, as "PNG".
     num_ignored_orientations: int  # Images that aren't rotated as their EXIF tells.
     skipped_images: tuple[manifest.SkippedImage, ...]
@@ -73,6 +76,15 @@ def store(
         return manifest.SkippedImage(name, str(error))
 
 
+def content_key(num_bytes: Any, checksum: Any) -> Any:
+    """Returns a number that files of other bytes don't share, but by a rare accident.
+
+    Its upper half is the size and its lower the CRC-32C, which costs much less time
+    than a SHA-256. Sizes and checksums may be arrays of uint64.
+    """
+    return num_bytes << 32 | checksum
+
+
 def write_shard(job: ShardJob) -> ShardReport:
     """Writes one record file atomically, then its report, and returns the report.
 
@@ -82,6 +94,7 @@ def write_shard(job: ShardJob) -> ShardReport:
     offsets: list[int] = []
     num_bytes = 0
     stored: list[int] = []
+    content_keys: list[int] = []
     converted_counts: Counter[str] = Counter()
     num_ignored_orientations = 0
     skipped_images: list[manifest.SkippedImage] = []
@@ -90,7 +103,8 @@ def write_shard(job: ShardJob) -> ShardReport:
     source_digest = files_digest(job.images)
     with atomic_files.atomic_file(pathlib.Path(job.root, job.path)) as file:
         for place, source in enumerate(job.images):
-            image = store(source.read(), source.name, job.encoding, job.skip_bad_images)
+            data = source.read()
+            image = store(data, source.name, job.encoding, job.skip_bad_images)
             if isinstance(image, manifest.SkippedImage):
                 skipped_images.append(image)
                 continue
@@ -111,6 +125,7 @@ def write_shard(job: ShardJob) -> ShardReport:
             offsets.append(num_bytes)
             num_bytes += len(record)
             stored.append(place)
+            content_keys.append(content_key(len(data), google_crc32c.value(data)))
             num_ignored_orientations += image.ignores_orientation
             if image.converted_from is not None:
                 converted_counts[image.converted_from] += 1
@@ -126,6 +141,7 @@ def write_shard(job: ShardJob) -> ShardReport:
         sha256=digest.hexdigest(),
         offsets=tuple(offsets),
         stored=tuple(stored),
+        content_keys=tuple(content_keys),
         converted_counts=dict(converted_counts),
         num_ignored_orientations=num_ignored_orientations,
         skipped_images=tuple(skipped_images),

@@ -11,6 +11,11 @@ import re
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 ADVICE = "Convert it to PNG or TIFF, which may have 16 bits, or to JPEG."
+# In the names of images that are of such formats, or for other reasons not read.
+EXTENSIONS = (
+    *(".avif", ".heic", ".heif", ".jp2", ".j2k", ".jxl", ".pgm", ".ppm", ".dcm"),
+    *(".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".raf", ".rw2"),
+)
 START_BYTES = 65_536  # As many as `kind_of` needs of a usual file.
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _RAW = "a raw file of a camera"

@@ -293,7 +293,8 @@ def _in_class_folders(
         for subfolder in folders:
             for _, _, files in os.walk(folder / name / subfolder):
                 images = [file for file in files if file.lower().endswith(EXTENSIONS)]
-                ignored[_IN_FOLDER] += len(images)
+                if images:
+                    ignored[_IN_FOLDER] += len(images)
         for filename in filenames:
             yield class_name, folder / name, filename
 

@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ _COLUMNS = (  # Names of each column, in any case; only the last one may be miss
 _JSON_LINES = (".jsonl", ".ndjson")
 _DELIMITERS = (",", "\t", ";")  # The last one is what spreadsheets write in Europe.
 _MAX_BYTES = 2**31
+_SPREADSHEETS = b"PK\3\4", b"\xd0\xcf\x11\xe0"  # Of zip (xlsx, ods), and xls.
 
 _Cell = str | list[str] | None  # None for a value of another type.
 
@@ -87,7 +89,8 @@ def read(
         if folders.split_of(name) is None and name not in chosen.values():
             raise UserError(
                 f"line {line} of {table} must name a split, such as train, validation"
-                f" or that of --validation_split; it names {name!r}"
+                f" or that of --validation_split; it names {name!r}. Correct it, or"
+                f" give --validation_split={shlex.quote(name)}."
             )
     by_class = sorted(rows.values(), key=lambda row: (row.labels, row.path))
     splits: dict[str, ImageList] = {}
@@ -150,7 +153,13 @@ def _rows(
 ) -> Iterator[_Row]:
     """Yields the rows of a table; each is by itself as expected."""
     try:
-        text = regular_file.read_bytes(table, _MAX_BYTES).decode("utf-8-sig")
+        data = regular_file.read_bytes(table, _MAX_BYTES)
+        if data.startswith(_SPREADSHEETS):
+            raise UserError(
+                f"--labels must name a table as text, CSV or TSV; {table} is a"
+                " spreadsheet. Export it as CSV in UTF-8."
+            )
+        text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
             f"--labels must name a table in UTF-8; reading {table} failed: {error}"
@@ -173,8 +182,8 @@ def _rows(
             raise UserError(
                 f"line {number} of {table} must have a value as"
                 f" {header[columns[wrong]]!r}, text or a whole number"
-                + ", or as label a list of these with --multi_label"
-                * is_list
+                + ", or as label a list of these with --multi_label" * is_list
+                + ". Fill it in, or remove the line."
             )
         group = texts.pop() if group_column else ""
         path, label, split = (*texts, TRAIN)[:3]

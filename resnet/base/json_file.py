@@ -20,9 +20,9 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from resnet.base import regular_file
+from resnet.base import names, regular_file
 from resnet.base.errors import UserError
-from resnet.base.text import shortened
+from resnet.base.text import quoted
 
 _T = TypeVar("_T")
 _MOST_BYTES = 2**30
@@ -106,9 +106,11 @@ def instance(
     _require_object(values, where or "it")
     fields, hints = _fields_of(typing.cast(Any, kind))
     if unknown := sorted(set(values) - set(fields)):
-        known = ", ".join([*fields, *also_known])
+        known = [*fields, *also_known]
+        question = names.did_you_mean(names.nearest(unknown[0], known))
         raise UserError(
-            f"it has an unknown field {_of(unknown[0], where)}; known are {known}"
+            f"it has an unknown field {_of(unknown[0], where)}; known are"
+            f" {', '.join(known)}.{question}"
         )
     for name, is_needed in fields.items():
         if is_needed and name not in values:
@@ -195,8 +197,8 @@ def _require_object(value: Any, where: str) -> None:
 def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        given = [name for name, _ in pairs]
+        twice = next(name for name in given if given.count(name) > 1)
         raise UserError(f"each field must be given once; {twice!r} is given twice")
     return values
 
@@ -210,7 +212,7 @@ def _is_finite(value: float) -> bool:
 
 def _quoted(value: Any) -> str:
     try:
-        return shortened(repr(value))
+        return quoted(value)
     except RecursionError:
         return "something that is nested too deeply"
 

@@ -34,6 +34,12 @@ def shortened(text: str, max_length: int = 40) -> str:
     return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
 
 
+def quoted(value: object, max_length: int = 40) -> str:
+    """Returns the representation of a value, shortened, with its closing quote."""
+    text = repr(value)
+    return text if len(text) <= max_length else f"{text[: max_length - 4]}...{text[-1]}"
+
+
 def counted(number: float, noun: str, form: str = ",") -> str:
     """Returns a number with its noun, such as "1 process" or "1,024 ranks"."""
     ending = "" if number == 1 else "es" if noun.endswith(("s", "tch")) else "s"

@@ -1,5 +1,6 @@
 """The settings of one run, made once and then only read, and what follows from them."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -13,7 +14,7 @@ from resnet.base import intervals, json_file, settings, text
 from resnet.base.atomic_files import atomic_write_bytes
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, COUNT_OR_ZERO, changeable_setting, setting
-from resnet.base.text import counted, shortened
+from resnet.base.text import counted, first_of, shortened
 from resnet.config import networks, phases, topics
 from resnet.config.phases import Phase, StepSettings
 from resnet.config.recipe import TrainingSettings
@@ -324,12 +325,28 @@ def save_config(config: Config) -> None:
 
 def load_config(model_dir: str) -> Config:
     """Returns the settings of the run in a folder; without any it is a UserError."""
-    return json_file.read(
-        Path(model_dir) / CONFIG_FILE,
-        Config,
-        "the settings of a training run",
-        "A training that has started writes it. Train, or name another --model_dir.",
-    )
+    folder = Path(model_dir)
+    advice = "A training that has started writes it. Train, or name another --model_dir"
+    if runs := _runs_near(folder):
+        advice += f", such as {first_of(map(str, runs))}"
+    what = "the settings of a training run"
+    return json_file.read(folder / CONFIG_FILE, Config, what, f"{advice}.")
+
+
+def _runs_near(folder: Path) -> list[Path]:
+    """Returns the run that a folder, such as its checkpoints, is of; or those in it."""
+    if (folder / CONFIG_FILE).exists():
+        return []
+    above = [path for path in folder.absolute().parents[:2] if _holds_run(path)]
+    with contextlib.suppress(OSError):
+        return above[:1] or sorted(filter(_holds_run, folder.iterdir()))
+    return []
+
+
+def _holds_run(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return (folder / CONFIG_FILE).is_file()
+    return False
 
 
 def differences(old: Config, new: Config) -> list[str]:

@@ -180,7 +180,8 @@ def _log_placement(
     if num_ranks > num_usable_cores or num_threads > num_cores:
         logging.warning(
             f"more threads than cores on this node: {counted(num_ranks, 'rank')} of"
-            f" {num_threads}, cores {num_usable_cores}. The threads will compete."
+            f" {num_threads}, cores {num_usable_cores}. The threads will compete: start"
+            " fewer ranks, or give a smaller --num_intra_threads."
         )
     if num_usable_cores < cores_of_node and process.num_ranks > 1:
         logging.warning(

@@ -62,6 +62,13 @@ def test_overrides_win_and_are_read_back(tmp_path_factory, data, names):
     assert load_config(config.model_dir) == config
 
 
+def test_a_folder_in_or_above_that_of_a_run_is_answered_with_the_run(tmp_path):
+    save_config(resolved(model_dir=str(tmp_path / "all/run")))
+    for other in ("all", "all/run/checkpoints", "all/run/checkpoints/step-1"):
+        with pytest.raises(UserError, match=f"such as {tmp_path}/all/run"):
+            load_config(str(tmp_path / other))
+
+
 def test_none_counts_as_not_given():
     names = ("train_steps", "train_epochs", "weight_decay", "model", "warmup_epochs")
     assert resolved(**dict.fromkeys(names)) == resolved()

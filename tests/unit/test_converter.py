@@ -86,6 +86,25 @@ def test_bad_images_can_be_left_out_also_after_one_ended_a_run(raw, bad, tmp_pat
     assert content(one) == content(two)
 
 
+@pytest.mark.parametrize("how", [(), ("--in_place",)])
+def test_what_makes_the_figures_of_a_set_doubtful_is_said(tmp_path, how):
+    """Equal images in both splits, and images that are left out."""
+    names = ("train/a/1", "train/b/2", "train/b/3", "validation/b/4", "validation/a/5")
+    for name, seed in zip(names, (1, 2, 3, 2, 5), strict=True):
+        write(tmp_path / f"raw/{name}.jpg", encoded_image(seed))
+    for name in ("6.heic", "c/7.jpg", "c/8.jpg"):
+        write(tmp_path / "raw/train/a" / name, b"")
+    for _ in range(2):  # Also of a set that is finished.
+        done = convert_here(tmp_path / "raw", tmp_path / "records", *how)
+        assert done.returncode == 0, done.stderr
+        two, four = (tmp_path / f"raw/{names[index]}.jpg" for index in (1, 3))
+        assert (
+            f"1 of 2 validation images, such as {four}, equal to {two}:" in done.stderr
+        )
+        assert "in formats that aren't read: 1 .heic. Convert" in done.stderr
+    assert "1 folder in a class folder, 2 images in a folder in" in done.stdout
+
+
 def test_a_class_of_which_all_images_are_left_out_is_said(raw, tmp_path):
     for path in (raw / "train" / "n02").glob("*.JPEG"):
         path.write_bytes(b"bad")
@@ -174,7 +193,7 @@ def test_a_finished_conversion_is_done_if_nothing_has_changed(raw, bad, tmp_path
     os.utime(bad, (1, 1))
     assert_refused(convert_here(raw, records, *skip), "have changed since")
     write(raw / "train" / "n01" / "new.JPEG", encoded_image(9))
-    assert_refused(convert_here(raw, records, *skip), "train_images is 19, was 18")
+    assert_refused(convert_here(raw, records, *skip), "19 train images, 1 more")
     assert content(records) == before
     (records / "train" / "train-00000-of-00001").write_bytes(b"cut")
     (raw / "train" / "n01" / "new.JPEG").unlink()

@@ -81,7 +81,8 @@ def test_other_weights_are_refused_with_the_first_differences(
     with pytest.raises(UserError) as caught:
         initial.load(path, config, SHAPES)
     assert str(caught.value) == (
-        f"--initial_weights must be those of this resnet18; {path}: {found}"
+        f"--initial_weights must be those of this resnet18; {path}: {found}. Give"
+        " their --model, or other weights."
     )
 
 

@@ -115,12 +115,12 @@ def test_a_column_names_the_split_of_which_one_is_chosen(raw):
             "path,label,split\n2.jpg,a,train\n2.jpg,a,val\n",
             r"line 3 .*'a' \(val\), line 2",
         ),
-        ("path,label\n2.jpg, \n", "line 2 .* must have a value as 'label'"),
+        ("path,label\n2.jpg, \n", "line 2 .* must have a value as 'label'.*Fill"),
         ("path,label\n,a\n", "line 2 .* must have a value as 'path'"),
         ("path,label\na, b.jpg,a\n", "line 2 .* must have 2 columns.* has 3. Quote"),
         (
             "path,label,split\n2.jpg,a,other\n",
-            "line 2 .* a split, such as .*; it names 'other'",
+            "line 2 .* a split, .*; it names 'other'.* --validation_split=other",
         ),
         (
             "path,label,split\n2.jpg,a,train\ncats/1.jpg,b,val\n",
@@ -128,6 +128,7 @@ def test_a_column_names_the_split_of_which_one_is_chosen(raw):
         ),
         ('path,label\n"2.jpg,a\n', "line 2 of .*: unexpected end of data"),
         (b"path,label\n2.jpg,caf\xe9\n", "must name a table in UTF-8"),
+        (b"PK\3\4\xff", r"labels.csv is a spreadsheet\. Export it as CSV"),
     ],
 )
 def test_a_row_that_is_wrong_is_named_with_its_line(raw, text, message):

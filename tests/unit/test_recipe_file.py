@@ -86,8 +86,8 @@ def with_schedule(**changes: object) -> dict[str, object]:
             "--list_recipes lists; got imagenet. Did",
         ),
         (
-            {"based_on": "digits", "name": "mine", "momentum": 0.8},
-            "unknown field 'momentum'; known are",
+            {"based_on": "digits", "name": "mine", "phase": []},
+            "Did you mean phases?",
         ),
         (
             with_schedule(warmup=1),

@@ -159,8 +159,11 @@ def _require_equal_variables(
         first_of(wrong, _NUM_NAMED),
     )
     if text := "; ".join(filter(None, problems)):
+        theirs = file.settings.get("model", network)
+        advice = f"Give --model={theirs}" if theirs != network else "Give their --model"
         raise UserError(
-            f"--initial_weights must be those of this {network}; {path}: {text}"
+            f"--initial_weights must be those of this {network}; {path}: {text}."
+            f" {advice}, or other weights."
         )
 
 
