@@ -150,7 +150,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     except KeyboardInterrupt:
         remedy = "; the record set is incomplete, rerun the same command to resume"
-        _log(f"error: interrupted{'' if settings.verify else remedy}")
+        new_line = "\n" if sys.stderr.isatty() else ""  # Behind a terminal's ^C.
+        _log(f"{new_line}error: interrupted{'' if settings.verify else remedy}")
         return 128 + signal.SIGINT
 
 

@@ -19,7 +19,7 @@ from resnet.base import program  # Before imports that may fail.
 from resnet.base import cli, errors
 from resnet.base.errors import UserError
 from resnet.base.settings import setting
-from resnet.config.config import Config, load_config
+from resnet.config.config import Config, load_config, such_as_runs_near
 from resnet.metrics import figure
 from resnet.metrics.figure import LoggedRun
 from resnet.metrics.jsonl import FILE as METRICS_FILE
@@ -76,7 +76,7 @@ def _read_lines(folder: pathlib.Path) -> list[Line]:
     if not any(line["kind"] == "train" for line in lines):
         raise UserError(
             f"expected training metrics in {metrics}; there are none yet. Wait for the"
-            " first log line, or name another --model_dir."
+            f" first log line, or name another --model_dir{such_as_runs_near(folder)}."
         )
     return lines
 

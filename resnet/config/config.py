@@ -327,20 +327,23 @@ def load_config(model_dir: str) -> Config:
     """Returns the settings of the run in a folder; without any it is a UserError."""
     folder = Path(model_dir)
     advice = "A training that has started writes it. Train, or name another --model_dir"
-    if runs := _runs_near(folder):
-        advice += f", such as {first_of(map(str, runs))}"
     what = "the settings of a training run"
-    return json_file.read(folder / CONFIG_FILE, Config, what, f"{advice}.")
+    advice += f"{such_as_runs_near(folder)}."
+    return json_file.read(folder / CONFIG_FILE, Config, what, advice)
 
 
-def _runs_near(folder: Path) -> list[Path]:
-    """Returns the run that a folder, such as its checkpoints, is of; or those in it."""
-    if (folder / CONFIG_FILE).exists():
-        return []
-    above = [path for path in folder.absolute().parents[:2] if _holds_run(path)]
+def such_as_runs_near(folder: Path) -> str:
+    """Returns the end of advice to name another folder than one without a run.
+
+    It is the run that the folder, such as that of its checkpoints, is in; else the runs
+    in the folder, and empty without any.
+    """
+    runs = [path for path in folder.absolute().parents[:2] if _holds_run(path)][:1]
     with contextlib.suppress(OSError):
-        return above[:1] or sorted(filter(_holds_run, folder.iterdir()))
-    return []
+        if not _holds_run(folder):
+            runs = runs or sorted(filter(_holds_run, folder.iterdir()))
+            return f", such as {first_of(map(str, runs))}" if runs else ""
+    return ""
 
 
 def _holds_run(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from resnet.base import json_file
 from resnet.base.errors import UserError
 from resnet.checkpoint import integrity, step_dirs
-from resnet.config.config import CONFIG_FILE, Config
+from resnet.config.config import CONFIG_FILE, Config, such_as_runs_near
 from resnet.evaluation import prediction_file
 from resnet.evaluation.prediction_file import Predictions
 from resnet.metrics import accuracy, jsonl
@@ -91,7 +91,7 @@ def require_runs(paths: Sequence[Path]) -> None:
         if path.is_dir() and not any((path / name).exists() for name in _FILES):
             raise UserError(
                 f"expected the folder of a run; {path} has none of {', '.join(_FILES)}."
-                " Name the --model_dir of a training."
+                f" Name the --model_dir of a training{such_as_runs_near(path)}."
             )
 
 

@@ -1,15 +1,18 @@
 """The converter from its flags on, in this process and without worker processes."""
 
+import io
 import os
 import pathlib
 import re
 import shlex
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
 
+from data_prep import imagenet_to_tfrecords
 from data_prep.conversion import output_folder
 from data_prep.conversion.plan import Plan
 from data_prep.records import indexing, manifest, verification
@@ -68,6 +71,19 @@ def test_a_path_that_the_system_refuses_is_a_users_mistake(raw, tmp_path):
     long = tmp_path / ("n" * 300)
     assert_refused(convert_here(raw, long), "File name too long")
     assert_refused(convert_here(long, tmp_path / "records"), "File name too long")
+
+
+def test_what_ctrl_c_ends_with_has_a_line_of_its_own(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stderr", terminal := Terminal("^C"))
+    monkeypatch.setattr("signal.signal", Mock())
+    monkeypatch.setattr("resnet.base.cli.parse", Mock(side_effect=KeyboardInterrupt))
+    terminal.seek(0, io.SEEK_END)
+    assert imagenet_to_tfrecords.main([]) == 130
+    assert terminal.getvalue().startswith("^C\nerror: interrupted;")
 
 
 def test_bad_images_can_be_left_out_also_after_one_ended_a_run(raw, bad, tmp_path):

@@ -57,6 +57,18 @@ def test_a_broken_package_is_named_in_one_sentence(tmp_path, program, package, c
     assert_refused(done, f"PYTHONPATH names {tmp_path}, which hides packages")
 
 
+def test_the_check_of_an_environment_names_pythonpath(tmp_path):
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy/__init__.py").touch()
+    done = completed(
+        ["bash", str(ROOT / "install/check.sh"), sys.prefix, "ops"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert f"since PYTHONPATH names {tmp_path}" in done.stderr
+
+
 def test_a_python_without_the_packages_is_told_of_the_environment(tmp_path):
     """As that of a shell in which nothing is activated, in any folder."""
     done = completed(
