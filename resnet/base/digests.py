@@ -23,7 +23,12 @@ def digest_by_name(digests: Mapping[str, int]) -> int:
 
 def digest(tensors: Iterable[Any]) -> int:
     """Returns a digest of tensors that depends on their order."""
-    return int(google_crc32c.value(repr(digests_of(tensors)).encode()))
+    return combined(digests_of(tensors))
+
+
+def combined(of_tensors: Iterable[int]) -> int:
+    """Returns the digest of tensors, of the digest of each (`digests_of`)."""
+    return int(google_crc32c.value(repr(tuple(of_tensors)).encode()))
 
 
 def digests_of(tensors: Iterable[Any]) -> tuple[int, ...]:

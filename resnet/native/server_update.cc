@@ -20,6 +20,7 @@
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
+#include "resnet/native/averages.h"
 #include "resnet/native/kernels.h"
 #include "resnet/native/momentum.h"
 #include "resnet/native/op_context.h"
@@ -130,11 +131,7 @@ class ServerUpdateOp : public Op {
     }
     // From here on nothing can fail.
     for (int i = 0; i < statistics.size(); ++i) {
-      auto average = averages[i]->tensor()->flat<float>();
-      const auto statistic = statistics[i].flat<float>();
-      for (int64_t j = 0; j < statistic.size(); ++j) {
-        average(j) -= (average(j) - statistic(j)) * average_step_;
-      }
+      MoveAverage(averages[i]->tensor(), statistics[i], average_step_);
     }
     MoveFunction* const move = CurrentKernels().move;
     OpContext(context).Run(pieces.size(),

@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 from absl import logging
 
@@ -127,12 +126,7 @@ def check_state(
     own_digest = digests.digest_by_name(dict(zip(common, of_tensors, strict=True)))
     bad_own = _first_not_finite(own, map(digests.array, own.values()))
     bad = _first_not_finite(common, arrays)
-    report = (
-        bad_own,
-        bad,
-        google_crc32c.value(repr(of_tensors).encode()),
-        platform.node(),
-    )
+    report = bad_own, bad, digests.combined(of_tensors), platform.node()
     *names_of_bad, digests_of_ranks, hosts = zip(
         *communicator.allgather(report), strict=True
     )

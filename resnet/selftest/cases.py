@@ -293,6 +293,10 @@ def _updates(numbers: Numbers, _: pathlib.Path) -> Results:
         }
         ops.resnet_momentum(**inputs)
         yield variables[:4]
+        ops.resnet_move_averages(
+            averages=handles[4:], statistics=[numbers.floats(sizes[0])], steps=[0.1]
+        )
+        yield ops.resnet_digests(wanted=True, tensors=inputs["gradients"])
         applied = tf.Variable(tf.zeros([9], tf.int64))
         for closure in range(2):
             yield ops.resnet_server_update(

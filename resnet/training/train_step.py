@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from resnet import native
 from resnet.base import digests
 from resnet.config import phases
 from resnet.config.phases import Phase, StepSettings
@@ -14,7 +15,7 @@ from resnet.data import example_order
 from resnet.data.input_pipeline import Batch
 from resnet.exchange.account import ExchangeAccount
 from resnet.exchange.gradients import GradientExchange
-from resnet.models.layers import dropout
+from resnet.models.layers import dropout, normalization
 from resnet.optim import losses, norms
 from resnet.optim.optimizer import Optimizer
 from resnet.optim.train_state import TrainState
@@ -109,9 +110,10 @@ class TrainStep:
         )
         if gradients is None:
             dropout_key = self._dropout_key(settings.step)
-            agreed, account, digest = self._step(
+            agreed, account, of_tensors = self._step(
                 last, dropout_key, flags, tensors, tf.constant(wants_digest)
             )
+            digest = digests.combined(of_tensors.numpy().tolist())
         else:
             agreed, account = self._rest(gradients[0], gradients[1:], flags, tensors)
             digest = digests.digest(gradients) if wants_digest else 0
@@ -144,17 +146,13 @@ class TrainStep:
         settings: StepSettings,
         wants_digest: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns what `_update` does, of the gradients of a micro-batch; their digest.
+        """Returns what `_update` does, and the digests of loss and gradients.
 
-        A digest that isn't wanted is 0, and costs nothing.
+        These are `[1 + number of gradients]` int64, or empty if they aren't wanted.
         """
         loss, gradients = self._gradients(batch, dropout_key)
-        digest = tf.cond(
-            wants_digest,
-            lambda: tf.numpy_function(_digest, [loss, *gradients], tf.int64),
-            lambda: tf.constant(0, tf.int64),
-        )
-        return *self._update(loss, gradients, flags, settings), digest
+        of_tensors = _digests([loss, *gradients], wants_digest)
+        return *self._update(loss, gradients, flags, settings), of_tensors
 
     def _update(
         self,
@@ -208,9 +206,14 @@ class TrainStep:
         clipping, and the graph needs no backward pass of the lowest layers.
         """
         variables = self._state.trainable_variables
-        with dropout.keyed(dropout_key, batch.examples), tf.GradientTape() as tape:
+        with (
+            dropout.keyed(dropout_key, batch.examples),
+            normalization.collected() as statistics,
+            tf.GradientTape() as tape,
+        ):
             weights = self._state.config.class_weight_values
             loss = mean_loss(self._state.model, batch, self.phase, weights)
+        normalization.move_averages(statistics)
         gradients = tape.gradient(loss, variables)
         for place, factor in enumerate(self._rate_factors):
             if factor == 0:
@@ -218,8 +221,20 @@ class TrainStep:
         return loss, gradients
 
 
-def _digest(*arrays: np.ndarray) -> np.int64:
-    return np.int64(digests.digest(arrays))
+def _digests(tensors: Sequence[tf.Tensor], wanted: tf.Tensor) -> tf.Tensor:
+    """Returns `digests_of` of float32 tensors, int64; nothing if they aren't wanted."""
+    library = native.ops()
+    if library is not None:
+        return library.resnet_digests(wanted=wanted, tensors=tensors)
+
+    def compute(*arrays: np.ndarray) -> np.ndarray:
+        return np.array(digests.digests_of(arrays), np.int64)
+
+    return tf.cond(
+        wanted,
+        lambda: tf.numpy_function(compute, tensors, tf.int64),
+        lambda: tf.zeros([0], tf.int64),
+    )
 
 
 def mean_loss(

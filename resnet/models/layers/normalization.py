@@ -9,7 +9,7 @@ Source: Ioffe and Szegedy 2015, arXiv:1502.03167.
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -142,5 +142,23 @@ def update_average(average: keras.Variable, value: tf.Tensor, momentum: float) -
     if statistics is not None:
         statistics.append(Statistic(average, value, 1 - momentum))
         return
-    variable = average.value
-    variable.assign_sub((variable - value) * (1 - momentum))
+    move_averages([Statistic(average, value, 1 - momentum)])
+
+
+def move_averages(statistics: Sequence[Statistic]) -> None:
+    """Moves each average towards its statistic: by its step size of their difference.
+
+    All at once, which takes less time than layer by layer. Both ways, and with or
+    without the compiled op, the bits are the same.
+    """
+    library = native.ops()
+    if library is None:
+        for average, value, step_size in statistics:
+            variable = average.value
+            variable.assign_sub((variable - value) * step_size)
+    elif statistics:
+        library.resnet_move_averages(
+            averages=[average.value.handle for average, _, _ in statistics],
+            statistics=[value for _, value, _ in statistics],
+            steps=[step_size for _, _, step_size in statistics],
+        )
