@@ -1,7 +1,7 @@
 """Digests of tensors, by which states and gradients are compared bit by bit.
 
-They are CRC-32C, which is computed as fast as memory is read, and tell a fault with all
-but one in four billion chances. They are no signatures.
+They are CRC-32C, which is computed as fast as memory is read, and miss a fault with a
+probability of 2^-32. They are no signatures.
 """
 
 from collections.abc import Iterable, Mapping
