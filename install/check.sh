@@ -9,6 +9,7 @@ environment=$(CDPATH='' cd "$1" && pwd)
 CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.."
 shift
 [ $# -gt 0 ] || set -- ranks ops
+export KERAS_HOME=/dev/null/keras  # Here Keras writes no file into the user's home.
 
 say_cause() {  # Ends the check in the sentence of a rank that blames PYTHONPATH, if one does.
   grep -m 1 -o "error: .*PYTHONPATH.*" "$log" >&2 && exit 1

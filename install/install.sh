@@ -45,7 +45,8 @@ step() {
   local ticker=$!
   "$@" >"$log"  # Called without ||, a step that fails ends the set-up here.
   local status=$?
-  { kill "$ticker" && wait "$ticker"; } 2>/dev/null || true
+  # SIGKILL: at SIGTERM, one that has just begun would run the EXIT trap of this shell.
+  { kill -KILL "$ticker" && wait "$ticker"; } 2>/dev/null || true
   return "$status"
 }
 report_progress() {  # Prints how far a step is, if its log says so.
@@ -431,6 +432,7 @@ PY
   fi
   mv "$NEW" "$VENV"
   if [ -e "$REPLACING" ]; then
+    say "$(elapsed) removing the old environment"
     rm -rf "$OLD"
     rm -f "$REPLACING"
   fi

@@ -63,6 +63,12 @@ FLAGS: cli.Groups = (
 
 def main(argv: Sequence[str]) -> int:
     """Supervises a command, and returns its last exit code."""
+    is_flags_only = all(word.startswith("-") for word in argv[1:])
+    if "--" not in argv and not is_flags_only:
+        raise UserError(
+            "the command must follow `--`, as in launch/supervise.py --max_restarts=3"
+            " -- mpirun -np 2 python resnet/resnet_main.py ...; got no `--`."
+        )
     end = argv.index("--") if "--" in argv else len(argv)
     line, words = cli.parse(argv[:end], __doc__, FLAGS), argv[end + 1 :]
     model_dir = pathlib.Path(model_dir_of(words, line.values["model_dir"]))

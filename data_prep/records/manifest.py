@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ import numpy as np
 from data_prep.records.tf_example import RecordForm
 from resnet.base import atomic_files, commands, json_file, regular_file
 from resnet.base.errors import UserError, naming_failures
+from resnet.base.text import first_of
 
 FILE_NAME = "manifest.json"
 SPLITS = TRAIN, VALIDATION = ("train", "validation")
@@ -315,10 +317,22 @@ def load(data_dir: str, split: str | None) -> RecordSet:
                 f" {FILE_NAME} yet. Rerun the command of that conversion, which goes on"
                 " with it."
             )
-        if folder.is_dir() and any(folder.iterdir()):  # The images themselves?
+        if (folder / "config.json").is_file() and (folder / "checkpoints").is_dir():
+            raise UserError(
+                f"{folder} is the folder of a run, not a record set. Pass the folder of"
+                " the records as --data_dir, and that of the run as --model_dir."
+            )
+        entries = sorted(folder.iterdir()) if folder.is_dir() else []
+        below = [entry for entry in entries if (entry / FILE_NAME).is_file()]
+        if below:
+            raise UserError(
+                f"{folder} is not a record set. Found {first_of(map(str, below))}: pass"
+                f" --data_dir={shlex.quote(str(below[0]))}"
+            )
+        if entries:  # The images themselves?
             raw, records = f"--raw_data_dir={data_dir}", f"{folder}-records"
             words = [raw, f"--local_scratch_dir={records}"]
-            names = [entry.name.lower() for entry in folder.iterdir()]
+            names = [entry.name.lower() for entry in entries]
             if not any(name.startswith(("val", "test", "dev")) for name in names):
                 words.insert(1, "--validation_fraction=0.1")
         raise UserError(

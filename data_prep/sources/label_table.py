@@ -75,8 +75,10 @@ def read(
                 f" {_place(first)}. Remove one of them, or give --multi_label for"
                 " several labels in one row."
             )
-    if missing or not rows:
-        line, path = missing[0][:2] if missing else (1, "nothing else")
+    if not rows:
+        raise UserError(f"{table} must have rows after its header; it has none.")
+    if missing:
+        line, path = missing[0][:2]
         raise UserError(
             f"{table} must name image files, relative to {root}; {len(missing):,} of"
             f" {len(rows):,} are missing, first {path!r} in line {line}. Correct the"
@@ -160,9 +162,14 @@ def _rows(
                 " spreadsheet. Export it as CSV in UTF-8."
             )
         text = data.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise UserError(
-            f"--labels must name a table in UTF-8; reading {table} failed: {error}"
+            f"--labels must name a table in UTF-8; {table} has another encoding"
+            f" ({error}). Export it as CSV in UTF-8."
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"--labels must name a table; reading {table} failed: {error}"
         ) from error
     is_json = table.suffix.lower() in _JSON_LINES
     lines = (_json_lines if is_json else _separated_lines)(table, text)

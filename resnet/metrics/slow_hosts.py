@@ -187,11 +187,11 @@ class SlowHosts:
         if is_slow := bool(self._episodes.is_slow[ranks].any()):
             sentence = (
                 f"{names} on {host} {computes} at {100 * part:.0f} % of the usual"
-                f" speed{waits}: {reasons[slowest]}."
+                f" speed{waits}: {reasons[slowest]}"
             )
             logging.warning("%s", sentence)
         else:
-            sentence = f"{names} on {host} {computes} at the usual speed again."
+            sentence = f"{names} on {host} {computes} at the usual speed again"
             logging.info("%s", sentence)
         with self._communicator.writing(history.FILE):
             history.append(

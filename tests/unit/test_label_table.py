@@ -102,7 +102,7 @@ def test_a_column_names_the_split_of_which_one_is_chosen(raw):
             "it names a/1.jpg, cat. If it is the first image, add a line path,label",
         ),
         ("path,label,class\n", "one column label or .*; it names path, label, class"),
-        ("path,label\n", "0 of 0 are missing, first 'nothing else'"),
+        ("path,label\n", "must have rows after its header; it has none"),
         (
             "path,label\n2.jpg,a\n3.jpg,b\n\n4.jpg,b\n",
             "2 of 3 are missing, first '3.jpg' in line 3",

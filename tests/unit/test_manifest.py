@@ -2,6 +2,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shlex
 
 import numpy as np
 import pytest
@@ -303,3 +304,18 @@ def test_changed_offsets_are_refused(converted_set):
     path.unlink()
     with pytest.raises(UserError, match="can't be read"):
         record_index.read_index(loaded, split)
+
+
+def test_a_set_one_level_below_is_proposed(converted_set):
+    with pytest.raises(
+        UserError, match=r"is not a record set\. Found .* pass"
+    ) as error:
+        manifest.load(str(converted_set.parent), "train")
+    assert f"pass --data_dir={shlex.quote(str(converted_set))}" in str(error.value)
+
+
+def test_the_folder_of_a_run_is_no_folder_of_images(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="is the folder of a run, not a record set"):
+        manifest.load(str(tmp_path), "train")

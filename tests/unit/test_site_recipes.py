@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import subprocess
 import sys
 from types import ModuleType
 from typing import Any
@@ -96,3 +97,17 @@ def test_spack_sets_the_version_of_the_project_up(spack):
 
 def test_the_set_up_reads_the_variables_of_the_recipes():
     assert all(re.search(rf"^#   {name} ", INSTALL, re.M) for name in VARIABLES)
+
+
+def test_a_step_that_ends_at_once_runs_no_trap_of_the_setup(tmp_path):
+    """Its ticker, which has just begun, is ended with it."""
+    (function,) = re.findall(r"^step\(\) \{\n.*?^\}\n", INSTALL, re.M | re.S)
+    program = f"""
+log={tmp_path}/log ticks=0
+{function}
+trap 'echo trapped' EXIT
+for _ in {{1..40}}; do step what true; done
+echo ended
+"""
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True)
+    assert done.stdout == "ended\ntrapped\n"

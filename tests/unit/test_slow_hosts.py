@@ -138,7 +138,7 @@ def test_an_episode_is_told_once_with_its_host_and_reason(logged, tmp_path):
         window(step, 10, 10, 4, 6)
     sentence = (
         "rank 2, rank 3 on b compute at 40 % of the usual speed, and all ranks wait"
-        " for them: its reason."
+        " for them: its reason"
     )
     assert logged == [sentence]
     assert history.slow_hosts(tmp_path) == {"b": 0.4}
@@ -147,7 +147,7 @@ def test_an_episode_is_told_once_with_its_host_and_reason(logged, tmp_path):
     assert len(logged) == 1
     for step in (80, 90):
         window(step, 10, 10, 10, 10)
-    assert logged[1:] == ["rank 3 on b computes at the usual speed again."]
+    assert logged[1:] == ["rank 3 on b computes at the usual speed again"]
     assert history.slow_hosts(tmp_path) == {}
     (begun, ended), _ = history.read(tmp_path)
     assert (begun["event"], begun["step"], begun["host"]) == (history.SLOW, 30, "b")
@@ -172,7 +172,7 @@ def test_one_process_asks_its_own_kernel(logged, tmp_path, monkeypatch):
     assert logged[0].startswith("this process on ")
     assert logged[0].endswith(
         " computes at 50 % of the usual speed: the hypervisor takes 35 % of its"
-        " processors' time."
+        " processors' time"
     )
     # The same images in another phase of training are no reason to say anything.
     slow.update(9, object(), 100, [50.0])

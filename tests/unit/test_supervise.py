@@ -15,7 +15,7 @@ from resnet.checkpoint import step_dirs
 from resnet.config.config import save_config
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from resnet.watchdog import history
-from tests.in_process import run
+from tests.in_process import assert_refused, run
 from tests.processes import write_program
 from tests.unit.small_checkpoint import save
 
@@ -111,6 +111,12 @@ def test_a_run_that_is_good_enough_is_done(supervised, model_dir, wanted, expect
     begin = f"echo '{START}' >> model/{history.FILE}"
     code, made = supervised(f"{begin}; exit 0", settings={"train_steps": 7, **settings})
     assert (code, len(made)) == expected
+
+
+def test_a_command_without_its_dashes_is_told_from_flags():
+    words = "--max_restarts=3 --model_dir=X mpirun -np 2 python resnet/resnet_main.py"
+    done = run(supervise, *words.split())
+    assert_refused(done, "the command must follow `--`, as in launch/supervise.py")
 
 
 def test_a_command_that_trains_elsewhere_is_not_started_again(supervised, model_dir):
