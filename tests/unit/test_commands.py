@@ -206,8 +206,9 @@ def test_programs_of_a_clone_are_files_and_others_installed_commands(
             commands.shutil, "which", lambda name, path=path: f"{path}/{name}"
         )
         command = commands.command("resnet-eval", "--x=1", num_ranks=2)
-        assert " ".join(shlex.split(command)).startswith(f"mpirun -np 2 {expected}")
-        assert command.endswith("resnet-eval --x=1")
+        words = " ".join(shlex.split(command))
+        assert words.startswith(f"mpirun -np 2 {expected}")
+        assert words.endswith("resnet-eval --x=1")
 
 
 def test_the_names_are_those_that_are_installed():
