@@ -30,7 +30,7 @@ from absl import logging
 
 from data_prep.records import verified
 from data_prep.records.manifest import TRAIN, RecordSet
-from resnet.base import cli, commands, digests, json_file
+from resnet.base import cli, commands, json_file
 from resnet.base.errors import UserError
 from resnet.base.output import print_result
 from resnet.base.settings import setting
@@ -40,6 +40,7 @@ from resnet.config import command_line, phases
 from resnet.config.command_line import JobSettings
 from resnet.config.config import Config, differences, load_config
 from resnet.data import record_sets
+from resnet.distributed import digests
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.metrics import jsonl

@@ -15,10 +15,10 @@ import numpy as np
 from absl import logging
 
 from data_prep.records import manifest
-from resnet.base import digests
 from resnet.config import phases
 from resnet.config.config import Config
 from resnet.config.phases import StepSettings
+from resnet.distributed import digests
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
 from resnet.hardware import cpu_features, host

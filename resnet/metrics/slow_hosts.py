@@ -152,8 +152,10 @@ class SlowHosts:
     def _causes(self, rates: slowdown.Rates) -> list[str]:
         host = self._ranks[self._communicator.rank].host
         job = {rank.process for rank in self._ranks if rank.host == host}
-        other = slowdown.other_process(job)
-        return [*slowdown.causes(rates, self._usual), *([other] if other else [])]
+        found = slowdown.causes(rates, self._usual)
+        if other := slowdown.other_process(job):
+            found.append(other)
+        return found
 
     def _by_host(self, changed: np.ndarray) -> Iterator[tuple[str, list[int]]]:
         """Yields each host whose state has changed, with the ranks that changed it.

@@ -1,6 +1,6 @@
 // A TensorFlow op for the digests of tensors: the CRC-32C of the bytes of each.
 //
-// The reference implementation is digests_of in base/digests.py. Where digests aren't
+// The reference implementation is digests_of in distributed/digests.py. Where digests aren't
 // wanted, the op costs nothing; a tf.cond takes milliseconds for hundreds of inputs.
 
 #include <cstdint>

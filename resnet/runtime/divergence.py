@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from resnet.base import digests
 from resnet.base.atomic_files import atomic_write_bytes
 from resnet.base.text import first_of
+from resnet.distributed import digests
 from resnet.distributed.communicator import AgreedFailure, Communicator
 from resnet.watchdog import history
 

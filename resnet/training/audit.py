@@ -18,10 +18,10 @@ import tensorflow as tf
 from absl import logging
 
 from resnet import native
-from resnet.base import digests
 from resnet.base.text import first_of
 from resnet.data import batches, example_order
 from resnet.data.input_pipeline import Batch, Reading
+from resnet.distributed import digests
 from resnet.distributed.communicator import AgreedFailure
 from resnet.hardware import cpu_features
 from resnet.metrics.step_costs import StepCosts

@@ -8,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 from resnet import native
-from resnet.base import digests
 from resnet.config import phases
 from resnet.config.phases import Phase, StepSettings
 from resnet.data import example_order
 from resnet.data.input_pipeline import Batch
+from resnet.distributed import digests
 from resnet.exchange.account import ExchangeAccount
 from resnet.exchange.gradients import GradientExchange
 from resnet.models.layers import dropout, normalization

@@ -6,14 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
+import psutil
 import pytest
 
+from eval.lab.sync_modes import slowed
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from resnet.watchdog import history
 
@@ -26,26 +25,6 @@ FLAGS = ("--model=resnet9", "--train_steps=100000", "--checkpoint_every=100000st
 NOTICED = "of the usual speed"
 
 
-@contextmanager
-def half_of_the_time(pid: int) -> Iterator[None]:
-    """Lets a process run for 50 of each 100 ms."""
-    is_done = threading.Event()
-
-    def stop_and_continue() -> None:
-        while not is_done.wait(0.05):
-            os.kill(pid, signal.SIGSTOP)
-            is_done.wait(0.05)
-            os.kill(pid, signal.SIGCONT)
-
-    thread = threading.Thread(target=stop_and_continue)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_done.set()
-        thread.join()
-
-
 def first_slow_event(model_dir) -> dict[str, Any]:
     events, _ = history.read(model_dir)
     return next(event for event in events if event["event"] == history.SLOW)
@@ -54,7 +33,7 @@ def first_slow_event(model_dir) -> dict[str, Any]:
 def test_a_rank_that_is_stopped_half_of_the_time_is_named(start, model_dir):
     job = start(*FLAGS)
     job.wait_for_step(2)
-    with half_of_the_time(job.pid(1)):
+    with slowed(psutil.Process(job.pid(1)), speed=0.5):
         job.wait_until(lambda: NOTICED in job.output)
     job.signal_mpirun(signal.SIGTERM)
     assert job.end(60) == REQUEUE_EXIT_CODE

@@ -330,3 +330,14 @@ def _write_tiny_set(
         ),
         folder,
     )
+
+
+@pytest.fixture
+def logged(monkeypatch) -> list[str]:
+    """The texts that are logged, as information or warnings."""
+    texts: list[str] = []
+    for level in ("info", "warning"):
+        monkeypatch.setattr(
+            absl_logging, level, lambda form, *v: texts.append(form % v)
+        )
+    return texts

@@ -4,7 +4,6 @@ import types
 
 import numpy as np
 import pytest
-from absl import logging
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,15 +114,6 @@ class Ranks(Communicator):
         if isinstance(value, Rank):
             return [value._replace(host=host) for host in ("a", "a", "b", "b")]
         return ["", "", "its reason", "another one"]
-
-
-@pytest.fixture
-def logged(monkeypatch) -> list[str]:
-    """What is logged."""
-    texts: list[str] = []
-    for level in ("info", "warning"):
-        monkeypatch.setattr(logging, level, lambda form, *v: texts.append(form % v))
-    return texts
 
 
 def test_an_episode_is_told_once_with_its_host_and_reason(logged, tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resnet import native
-from resnet.base import digests
+from resnet.distributed import digests
 from resnet.models.layers import normalization
 from resnet.models.layers.normalization import Statistic
 from resnet.training import train_step

@@ -4,7 +4,6 @@ import types
 from collections.abc import Callable
 
 import pytest
-from absl import logging
 
 from resnet.distributed.communicator import Communicator
 from resnet.exchange.account import ExchangeAccount
@@ -23,15 +22,6 @@ class FourRanks(Communicator):
 
     def allgather(self, value):
         return [(0.0, 16 / 3.00004), value, (0.42, 16.0), (0.1, 0.0)]
-
-
-@pytest.fixture
-def logged(monkeypatch) -> list[str]:
-    """What is logged."""
-    texts: list[str] = []
-    for level in ("info", "warning"):
-        monkeypatch.setattr(logging, level, lambda form, *v: texts.append(form % v))
-    return texts
 
 
 @pytest.fixture
