@@ -399,14 +399,15 @@ def describe(workload: Workload, cluster: Cluster, config: Config) -> str:
 
 def _exchange(workload: Workload) -> str:
     compression = workload.compression
-    text = "gradients, not compressed"
+    coding = ""
     if compression.compress != "none":
-        text = f"gradients, {compression.method} ({compression.compress})"
+        coding = f", {compression.method} ({compression.compress})"
         if not any(METHODS[compression.method].seconds):
-            text += "; the time of its codec wasn't measured and counts as 0"
-    averages = f"{workload.num_averages:,} averages of the weights (local SGD)"
+            coding += "; the time of its codec wasn't measured and counts as 0"
+    averages = f"{workload.num_averages:,} averages of the weights (local SGD){coding}"
     if not workload.num_exchanges:
         return averages
+    text = f"gradients{coding or ', not compressed'}"
     if not workload.num_averages:
         return text
     return f"{text} in {workload.num_exchanges:,} steps, then {averages}"

@@ -327,9 +327,9 @@ def predict(
     The nodes' steps are taken as independent and normally distributed, so that a step
     lasts as long as the largest of them; reading from a shared disk goes on at the same
     time, and takes time only as far as it takes longer than all else. An average of the
-    weights after a round of local SGD has as many bytes as gradients that aren't
-    compressed, and overlaps with nothing; the averages of batch normalization's
-    statistics, 0.2 % of ResNet-50's, are left out.
+    weights after a round of local SGD has as many bytes as gradients, and overlaps with
+    nothing; the averages of batch normalization's statistics, 0.2 % of ResNet-50's, are
+    left out.
     """
     images = workload.relative_pixels * workload.global_batch_size
     compute, alone = (
@@ -340,17 +340,20 @@ def predict(
     if num_nodes > 1:
         gradients = exchange_of_gradients(workload, cluster, num_nodes, kind)
         weights = allreduce(workload.gradient_bytes, num_nodes, cluster, kind)
+        seconds, of_weights = weights.seconds(cluster), weights.sent_bytes
+        if workload.compression.compress != "none":
+            seconds, of_weights = gradients.exposed_seconds(0, 0), gradients.sent_bytes
         flags = recursive_doubling(_FLAG_BYTES, num_nodes, cluster.ranks_per_node)
         num_local = workload.num_steps - workload.num_exchanges
         exposed = gradients.exposed_seconds(_BACKWARD_SHARE * compute, cluster.overlap)
         exchange = (
             workload.num_exchanges * exposed
-            + workload.num_averages * weights.seconds(cluster)
+            + workload.num_averages * seconds
             + num_local * flags.seconds(cluster)
         ) / workload.num_steps
         sent = (
             workload.num_exchanges * gradients.sent_bytes
-            + workload.num_averages * weights.sent_bytes
+            + workload.num_averages * of_weights
         ) / workload.num_steps
     waiting = cluster.step_noise * compute * expected_maximum(num_nodes)
     reading = workload.global_batch_size * workload.image_bytes / cluster.shared_disk

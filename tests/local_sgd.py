@@ -11,6 +11,7 @@ import tensorflow as tf
 from resnet import models
 from resnet.config import phases as phase_list
 from resnet.config import rounds
+from resnet.config.compression import topk_count
 from resnet.config.config import Config
 from resnet.config.phases import Phase
 from resnet.config.recipes import digits
@@ -45,12 +46,9 @@ def phase(num_steps: int, name: str = "train", **settings: Any) -> Phase:
 def make_state(
     phases: Sequence[Phase], has_batch_norm: bool = False, **changes: Any
 ) -> TrainState:
-    """Returns the state of a new run, the same on all ranks.
+    """Returns the state of a new run, with changed settings, the same on all ranks.
 
-    Args:
-        phases: The phases of the run.
-        has_batch_norm: Whether the network has more than a classifier of mean colors.
-        changes: Fields of `Config`.
+    Without batch normalization, the network is a classifier of mean colors.
     """
     run: Config = resolve(
         digits.DIGITS, {"train_steps": 9, "warmup_steps": 0}, 500, ("a", "b", "c")
@@ -78,13 +76,7 @@ def do_step(
 ) -> TrainStep:
     """Does the next step of the run, without the average that may follow it.
 
-    Args:
-        state: The state of the run.
-        communicator: The ranks.
-        train_step: The step before, which is traced already; None for the first one.
-
-    Returns:
-        What did the step.
+    Returns what did the step, which the next one can take, since it is traced.
     """
     images, labels = examples(communicator.rank, state.step)
     numbers = tf.range(_BATCH, dtype=tf.int64)
@@ -109,7 +101,9 @@ def do_step(
 
 def each_step(state: TrainState, communicator: Communicator) -> Iterator[int]:
     """Trains to the end of the run; yields the number of each step that is done."""
-    synchronize, train_step = Synchronization(state, communicator), None
+    exchange = make_exchange(state.config, state.shapes, communicator)
+    state.rank_variables.update(exchange.rank_variables)
+    synchronize, train_step = Synchronization(state, communicator, exchange), None
     while state.step < state.config.train_steps:
         train_step = do_step(state, communicator, train_step)
         synchronize(NO_EXCHANGE)
@@ -140,11 +134,8 @@ def gradient_in_numpy(weights: np.ndarray, rank: int, step: int) -> np.ndarray:
 class Reference:
     """All ranks of a run with the classifier of mean colors, in NumPy.
 
-    Attributes:
-        weights: `[num_ranks, 12]`.
-        velocities: `[num_ranks, 12]`.
-        outer: Velocity of the outer momentum, `[12]`.
-        ema: Moving average of the weights, `[12]`.
+    `weights`, `velocities` and `residuals` are `[num_ranks, 12]`; `outer`, the velocity
+    of the outer momentum, and `ema` are `[12]`.
     """
 
     def __init__(self, run: Config, first_weights: np.ndarray, num_ranks: int) -> None:
@@ -153,6 +144,7 @@ class Reference:
         self.velocities = np.zeros_like(self.weights)
         self.outer = np.zeros(first_weights.size)
         self.ema = np.float64(first_weights)
+        self.residuals = np.zeros_like(self.weights)
         self._start = np.float64(first_weights)
 
     def do_step(self, step: int) -> None:
@@ -188,6 +180,8 @@ class Reference:
 
     def _average(self, phase: Phase, rate: float, after: Phase) -> None:
         mean = self.weights.mean(axis=0)
+        if self.run.compress != "none":
+            mean = self._start - self._sent(self._start - self.weights).mean(axis=0)
         if phase.outer_momentum:
             gradient = (self._start - mean) / rate
             self.outer = phase.outer_momentum * self.outer + gradient
@@ -200,3 +194,13 @@ class Reference:
             self.velocities[:] = 0
         elif phase.local_velocities == "average" or not after.is_local:
             self.velocities[:] = self.velocities.mean(axis=0)
+
+    def _sent(self, changes: np.ndarray) -> np.ndarray:
+        """Returns what topk sends of all ranks' changes, `[num_ranks, 12]`."""
+        changes = changes + self.run.residual_decay * self.residuals
+        count = topk_count(changes.shape[1], self.run.ratio)
+        least = np.sort(np.abs(changes), axis=1)[:, -count, np.newaxis]
+        sent = np.where(np.abs(changes) >= least, changes, 0)
+        if self.run.error_feedback:
+            self.residuals = changes - sent
+        return sent

@@ -47,10 +47,7 @@ def assert_same(
 ) -> None:
     """Checks that two evaluations of the same weights have found the same.
 
-    Args:
-        result: One of the results in the JSON file of an evaluation.
-        expected: Another one, or a line of the training's metrics.jsonl.
-        count: The number of images of the split.
+    Each is a result in the JSON file of one, or a line of the training's metrics.jsonl.
     """
     assert result["count"] == expected["count"] == count
     assert result["top1"] == pytest.approx(expected["top1"], abs=1e-6)

@@ -11,12 +11,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def make(folder: Path, images_per_class: int = 8) -> None:
-    """Draws images of 3 classes into `raw`, 24 and 11, and converts them.
-
-    Args:
-        folder: Gets `raw` and `records`.
-        images_per_class: Of those to train on.
-    """
+    """Draws images of 3 classes into `raw`, 24 and 11, and converts to `records`."""
     random = np.random.default_rng(0)
     train = (images_per_class,) * 3
     for split, counts in (("train", train), ("validation", (4, 4, 3))):

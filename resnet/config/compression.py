@@ -266,6 +266,9 @@ class CompressionSettings:
         " to its next gradients (error feedback); dgc always does.",
         common=True,
     )
+    residual_decay: float = setting(
+        1.0, "The factor of the residual that error feedback adds.", bounds=(0, 1)
+    )
 
     @property
     def keeps_residuals(self) -> bool:

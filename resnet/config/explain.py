@@ -216,7 +216,7 @@ def _rounds(config: Config, trained: TrainedPhase) -> str:
         text += f", outer learning rate {phase.outer_learning_rate:g}"
     num_sent = len(lengths) * (2 if phase.local_velocities == "average" else 1)
     percent = f"{100 * num_sent / phase.num_steps:.3g} %"
-    return f"{text}; sends {percent} of the bytes of gradients in each step"
+    return f"{text}; sends {percent} of the bytes of an exchange in each step"
 
 
 def _evaluations(config: Config) -> str:

@@ -74,11 +74,12 @@ RULES = (
     ),
     Excludes(
         _methods("has_momentum"),
-        "layer_rates",
-        "it has one learning rate for all layers",
+        "layer_rates is_local",
+        "it sends the momentum of each step, for one learning rate",
         when="compress",
     ),
-    Excludes("compress", "is_local", "with them the ranks exchange no gradients"),
+    Needs("residual_decay", "error_feedback"),
+    Excludes("compress", "local_velocities=average is_partly_local"),
     Needs("outer_nesterov outer_learning_rate", "outer_momentum"),
     Needs(
         "local_velocities outer_momentum", "is_local", "else no weights are averaged"
@@ -177,6 +178,7 @@ RATE_SETTINGS = (
 _DECLARED = settings.declarations(Config, PhaseSettings)
 _DEFAULTS = {
     "is_local": False,
+    "is_partly_local": False,
     **{
         field.name: field.default
         for kind in (Phase, Config)
@@ -190,6 +192,7 @@ _WITHOUT_FLAG = {
         "--sync_every above 1 or --qsr_coefficient",
         "--sync_every and --qsr_coefficient",
     ),
+    "is_partly_local": ("phases with and without local SGD",) * 2,
     "multi_label": ("a data set with several labels an image",) * 2,
 }
 
@@ -246,8 +249,9 @@ def broken(run: CompressionSettings) -> list[str]:
     """
     of_phases = [vars(run)]
     if isinstance(run, Config):
+        mixed = {"is_partly_local": len({phase.is_local for phase in run.phases}) > 1}
         of_phases = [
-            {**vars(run), **vars(phase), "is_local": phase.is_local}
+            {**vars(run), **vars(phase), "is_local": phase.is_local, **mixed}
             for phase in run.phases
         ]
         names = [phase.name for phase in run.phases]

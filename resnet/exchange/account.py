@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from resnet.exchange import plan
@@ -34,7 +35,7 @@ class ExchangeAccount(NamedTuple):
     Attributes:
         message_bytes, bytes_sent, num_dense: As in `Traffic`.
         compression_error: Norm of the residuals, divided by that of what was to be sent
-            (with error feedback, with what earlier messages lacked); 0 if not coded.
+            (with error feedback, with what earlier messages lacked); NaN if not coded.
         exposed_seconds: Seconds from this rank's last gradient to the last mean
             gradient: of the exchange, what the backward pass doesn't cover. With Muon
             it contains the orthogonalizations of the gradients that arrive first.
@@ -65,7 +66,7 @@ def measure_exchange(
         computed_at = tf.timestamp()
     with tf.control_dependencies(means):
         exchanged_at = tf.timestamp()
-    error = tf.constant(0.0)
+    error = tf.constant(np.nan)
     if vectors:  # By halves of the sums of squares, in one pass each.
         energy, total = (
             tf.add_n([tf.nn.l2_loss(tensor) for tensor in tensors])

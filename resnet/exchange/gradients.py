@@ -72,7 +72,7 @@ class GradientExchange:
         sent_loss = local_loss if self._sends_checked_loss else loss
         own = tf.concat([[sent_loss], flags], axis=0)
         (means,) = self.collectives.allreduce_mean([own], ["loss_and_flags"])
-        mean_gradients, account = self._mean_of_gradients(gradients, settings)
+        mean_gradients, account = self.mean_of_gradients(gradients, settings)
         return Exchanged(
             gradients=mean_gradients,
             local_loss=local_loss,
@@ -82,9 +82,12 @@ class GradientExchange:
         )
 
     def reset_momentum(self) -> None:
-        """Sets the velocities of this exchange to zero, if it has any."""
+        """Sets velocities to zero, if there are any; what is yet to be sent is kept."""
+        for name, variable in self.rank_variables.items():
+            if name.startswith("velocity/"):
+                variable.assign(tf.zeros_like(variable))
 
-    def _mean_of_gradients(
+    def mean_of_gradients(
         self, gradients: Sequence[tf.Tensor], settings: StepSettings
     ) -> tuple[list[tf.Tensor], ExchangeAccount]:
         """Returns the mean gradients over ranks, and what their exchange costs."""
@@ -104,9 +107,10 @@ class LocalExchange(GradientExchange):
 
     _sends_checked_loss = True  # The gradients of the other ranks don't show it.
 
-    def _mean_of_gradients(
+    def mean_of_gradients(
         self, gradients: Sequence[tf.Tensor], settings: StepSettings
     ) -> tuple[list[tf.Tensor], ExchangeAccount]:
+        """Returns the gradients of this rank, and no cost."""
         del settings
         return list(gradients), measure_exchange(Traffic(0, 0), gradients, gradients)
 
@@ -142,19 +146,16 @@ class CompressedExchange(GradientExchange):
         self._means_of = transport(communicator, vectors, settings, seed)
         memory = CODECS[settings.method].memory
         self._memory = memory(settings, vectors, communicator.num_ranks)
-        self.has_momentum = self._memory.has_momentum
+        self.has_momentum = compression.METHODS[settings.method].has_momentum
         self.rank_variables = {
             **self._memory.rank_variables,
             **self._means_of.rank_variables,
         }
 
-    def reset_momentum(self) -> None:
-        """Sets the velocities of this exchange to zero, if it has any."""
-        self._memory.reset_momentum()
-
-    def _mean_of_gradients(
+    def mean_of_gradients(
         self, gradients: Sequence[tf.Tensor], settings: StepSettings
     ) -> tuple[list[tf.Tensor], ExchangeAccount]:
+        """Returns the mean over ranks of what they send of any values, and the cost."""
         vectors = self._memory.to_send(gradients, settings)
         ratio = self._memory.ratio_at(settings.step)
         means, left, traffic = self._means_of(vectors, settings.step, ratio)

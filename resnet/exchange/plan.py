@@ -29,12 +29,12 @@ def sent_by_allgather(message_bytes: int, num_ranks: int) -> int:
 def describe(
     settings: CompressionSettings, shapes: Sequence[Sequence[int]], num_ranks: int
 ) -> str:
-    """Returns what the ranks send in a step, compressed and dense."""
+    """Returns what the ranks send in an exchange, compressed and dense."""
     dense = 4 * sum(math.prod(shape) for shape in shapes)
     method = METHODS[settings.method]
     coded = None
     text = f"{settings.method} {_WAYS[settings.compress]}:"
-    text += f" {_megabytes(dense)} of gradients a step become"
+    text += f" {_megabytes(dense)} an exchange become"
     if method.size == "assumed":
         text += " a message whose size depends on them"
     else:

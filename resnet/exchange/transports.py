@@ -300,7 +300,7 @@ class Slices(Gather):
         values = tf.concat(means, axis=0)
         residual = self.rank_variables.get(f"slice_residual/{number}")
         if residual is not None:
-            values += residual
+            values += self._settings.residual_decay * residual
         message, left = self._encode(values, len(self._sizes) + number, step, ratio)
         if residual is not None:
             residual.assign(left)

@@ -69,8 +69,7 @@ class RunLog:
             )
             state.num_log_lines = self._metrics.num_lines
         local_batch_size = config.global_batch_size // num_ranks
-        is_compressed = config.compress != "none"
-        self.costs = StepCosts(communicator, local_batch_size, is_compressed)
+        self.costs = StepCosts(communicator, local_batch_size)
         self._slow_hosts = SlowHosts(communicator, model_dir)
         self.progress = Progress(config, state.step, rank)
 

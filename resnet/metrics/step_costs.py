@@ -26,12 +26,9 @@ class StepCosts:
     each rank, and the seconds in which each rank computed them.
     """
 
-    def __init__(
-        self, communicator: Communicator, local_batch_size: int, is_compressed: bool
-    ) -> None:
+    def __init__(self, communicator: Communicator, local_batch_size: int) -> None:
         self._communicator = communicator
         self._local_batch_size = local_batch_size
-        self._is_compressed = is_compressed
         self._logs_dense = communicator.rank == 0
         self._warned_fraction = 0.0
         self._is_first = True
@@ -101,11 +98,11 @@ class StepCosts:
         numbers: dict[str, Any] = {"input_wait_share": max(waits)}
         numbers["exchange_share"] = float(self._exposed / total)
         for name, series in SERIES.items():
-            exchange = series.exchange
-            if exchange and (self._is_compressed or not exchange.needs_compression):
+            if exchange := series.exchange:
                 values = [getattr(account, exchange.number) for account in accounts]
-                mean = math.fsum(values) / len(values)
-                numbers[name] = round(mean) if exchange.is_whole else mean
+                if values := [value for value in values if not math.isnan(value)]:
+                    mean = math.fsum(values) / len(values)
+                    numbers[name] = round(mean) if exchange.is_whole else mean
         if len(self.seconds) > 1:
             speeds = [
                 self.num_images / seconds if seconds else 0.0

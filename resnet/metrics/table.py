@@ -15,7 +15,6 @@ class Exchange:
 
     number: str
     is_whole: bool = False
-    needs_compression: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def _accuracy(title: str, name: str) -> Metric:
 
 _SENT = Exchange(number="bytes_sent", is_whole=True)
 _MESSAGES = Exchange(number="message_bytes", is_whole=True)
-_ERROR = Exchange(number="compression_error", needs_compression=True)
+_ERROR = Exchange(number="compression_error")
 METRICS = (
     Metric("", (Series("loss"),)),
     Metric("", (Series("count"), Series("seconds"))),  # Of an evaluation.

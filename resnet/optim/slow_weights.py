@@ -70,7 +70,8 @@ class OuterMomentum:
 
     Attributes:
         starts: The weights that the present round began with.
-        velocities: The velocity of each variable, float32, zeros at first.
+        velocities: The velocity of each variable, float32, zeros at first; none if no
+            phase has an outer momentum.
 
     Sources: Wang et al. 2019, arXiv:1910.00643, algorithm 1 (SlowMo), and its program
     in facebookresearch/fairscale, which also takes the learning rate of the last step
@@ -79,12 +80,13 @@ class OuterMomentum:
     learning rate, which is the same unless the rate changes).
     """
 
-    def __init__(self, variables: Sequence[tf.Variable]) -> None:
+    def __init__(
+        self, variables: Sequence[tf.Variable], has_velocities: bool = True
+    ) -> None:
         self._variables = list(variables)
         self.starts = [tf.Variable(variable) for variable in variables]
-        self.velocities = [
-            tf.Variable(tf.zeros_like(variable)) for variable in variables
-        ]
+        moved = self._variables if has_velocities else []
+        self.velocities = [tf.Variable(tf.zeros_like(variable)) for variable in moved]
 
     def begin(self, is_reset: bool) -> None:
         """Begins a round with the present weights, and perhaps velocities of zero."""
@@ -105,22 +107,24 @@ class OuterMomentum:
 
         `means` are the means over ranks of the weights that the round has ended with,
         and the learning rate is that of its last step: if it is 0, they are the result,
-        and the velocities stay. Variables of the numbers in `frozen` and their
-        velocities stay as they are.
+        and the velocities stay, as in a phase without outer momentum. Variables of the
+        numbers in `frozen` and their velocities stay as they are.
         """
         factor = phase.outer_learning_rate * learning_rate
         weights = []
-        for number, (start, velocity, mean) in enumerate(
-            zip(self.starts, self.velocities, means, strict=True)
-        ):
+        for number, (start, mean) in enumerate(zip(self.starts, means, strict=True)):
             if number in frozen:
                 weights.append(start.read_value())
                 continue
-            gradient = tf.math.divide_no_nan(start - mean, learning_rate)
-            moved = phase.outer_momentum * velocity + gradient
-            new = velocity.assign(tf.where(learning_rate > 0, moved, velocity))
-            if phase.outer_nesterov:
-                new = gradient + phase.outer_momentum * new
-            weights.append(tf.where(learning_rate > 0, start - factor * new, mean))
-            start.assign(weights[-1])
+            weight = mean
+            if phase.outer_momentum:
+                velocity = self.velocities[number]
+                gradient = tf.math.divide_no_nan(start - mean, learning_rate)
+                moved = phase.outer_momentum * velocity + gradient
+                new = velocity.assign(tf.where(learning_rate > 0, moved, velocity))
+                if phase.outer_nesterov:
+                    new = gradient + phase.outer_momentum * new
+                weight = tf.where(learning_rate > 0, start - factor * new, mean)
+            weights.append(weight)
+            start.assign(weight)
         return weights

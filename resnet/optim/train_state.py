@@ -32,7 +32,8 @@ class TrainState:
             by their stored names: what an exchange of compressed gradients keeps, such
             as the residuals of error feedback, or the velocities of a run with local
             SGD. Each rank saves its own.
-        outer: The outer momentum of local SGD; None if no phase has one.
+        outer: What rounds of local SGD begin with, and the outer momentum; None if no
+            phase has one and the changes of the weights aren't compressed.
         losses: Mean losses of the global batches since the last log line.
         best_value: The highest `best_metric` of the evaluations of this very state;
             None if it was not evaluated.
@@ -67,8 +68,9 @@ class TrainState:
             self.optimizer.velocities if self._is_local else {}
         )
         self.outer: OuterMomentum | None = None
-        if any(phase.outer_momentum for phase in config.phases):
-            self.outer = OuterMomentum(self.trainable_variables)
+        has_momentum = any(phase.outer_momentum for phase in config.phases)
+        if has_momentum or (self._is_local and config.compress != "none"):
+            self.outer = OuterMomentum(self.trainable_variables, has_momentum)
         self.ema: list[tf.Variable] = []
         if config.ema_decay:
             self.ema = [tf.Variable(variable) for variable in self._variables]

@@ -44,7 +44,7 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
     )
     train_batches = batches.train_batches(reading, state.step)
     audit = Audit(state, reading, job)
-    synchronize = Synchronization(state, communicator)
+    synchronize = Synchronization(state, communicator, exchange)
     evaluations = Evaluations(run, state, job)
     log = RunLog(config, state, communicator)
     manager = CheckpointManager(

@@ -37,14 +37,8 @@ def run(
 ) -> Done:
     """Runs a program on all ranks, or on rank 0 as a job of one rank; returns its end.
 
-    What the ranks have printed is one after the other in it.
-
-    Args:
-        lockstep: The ranks.
-        program: Its module, with `run()`.
-        arguments: Command line of this rank, without the program.
-        is_alone: Whether rank 0 runs it as a job of one rank.
-        code: The exit code that it must have.
+    What the ranks have printed is one after the other in it. The module of the program
+    has `run()`, and it must have that exit code.
     """
     own: Done | None = None
     failure = None

@@ -43,9 +43,7 @@ class Lockstep:
     def failures(self, what: str, failure: str | None) -> list[str | None]:
         """Returns why each rank failed, None for those that didn't, to each rank.
 
-        Args:
-            what: What has ended: the same text on all ranks.
-            failure: Why this rank failed; None if it didn't.
+        What has ended is the same text on all ranks.
         """
         mine = np.array([zlib.crc32(what.encode()), failure is not None], np.int64)
         seen = np.empty((self.num_ranks, 2), np.int64)
@@ -91,10 +89,8 @@ class Lockstep:
     def first_ranks(self, num_ranks: int) -> Communicator | None:
         """Returns a connection among the first ranks to these, None to the others.
 
-        To be called on all ranks. It is as in a job of so many ranks, without Horovod.
-
-        Args:
-            num_ranks: How many of the ranks it connects; one as a process alone.
+        To be called on all ranks. It is as in a job of so many ranks, without Horovod;
+        one is a process alone.
         """
         is_in = self.rank < num_ranks
         group = self._world.Split(int(is_in), self.rank)

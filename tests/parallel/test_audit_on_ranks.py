@@ -92,7 +92,7 @@ class Trial:
             return fault(values, random) if is_faulty else values
 
         self._monkeypatch.setattr(self.step, "gradients", gradients)
-        costs = StepCosts(self.communicator, 1, is_compressed=False)
+        costs = StepCosts(self.communicator, 1)
         values = self.audit(self.step, self.last, costs)
         return all(map(np.array_equal, values, self.right))
 

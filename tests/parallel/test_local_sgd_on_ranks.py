@@ -1,6 +1,7 @@
 """Local SGD on real ranks: against NumPy, saved in a round, resumed, non-finite."""
 
 import dataclasses
+import math
 from contextlib import closing
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
 from resnet.checkpoint.step_dirs import of_step, saved_steps
 from resnet.config import rounds
+from resnet.config.compression import num_bytes
 from resnet.config.phases import Phase, StepSettings
 from resnet.config.schedules import Schedule
 from resnet.distributed.communicator import Communicator
-from resnet.exchange.gradients import LocalExchange
+from resnet.exchange.gradients import LocalExchange, make_exchange
 from resnet.metrics.run_log import RunLog
 from resnet.optim.train_state import TrainState
 from resnet.training.local_sgd import Synchronization
@@ -57,13 +59,23 @@ RUNS = {
         )
     ],
 }
+TOPK = {"compress": "entiremodel", "method": "topk", "ratio": 0.25}
+COMPRESSED = {
+    "constant": TOPK,
+    "rule": {**TOPK, "error_feedback": True},
+    "DiLoCo": {**TOPK, "error_feedback": True, "residual_decay": 0.9},
+}
 
 
 @pytest.mark.parametrize("nesterov", [False, pytest.param(True, marks=IN_3)])
-@pytest.mark.parametrize("name", RUNS)
-def test_weights_velocities_and_ema_are_those_of_numpy(communicator, name, nesterov):
+@pytest.mark.parametrize(
+    ("name", "coding"), [*((name, {}) for name in RUNS), *COMPRESSED.items()]
+)
+def test_weights_velocities_and_ema_are_those_of_numpy(
+    communicator, name, coding, nesterov
+):
     num_ranks = communicator.num_ranks
-    state = make_state(RUNS[name], nesterov=nesterov, ema_decay=0.8)
+    state = make_state(RUNS[name], nesterov=nesterov, ema_decay=0.8, **coding)
     run = state.config
     expected = Reference(run, values(state.trainable_variables), num_ranks)
     num_apart = 0
@@ -82,9 +94,14 @@ def test_weights_velocities_and_ema_are_those_of_numpy(communicator, name, neste
         assert are_equal is rounds.is_synchronized(run.phases, step + 1)
         num_apart += not are_equal
     assert num_apart > 0
-    if state.outer is not None:
+    if state.outer is not None and state.outer.velocities:
         found = values(state.outer.velocities)
         np.testing.assert_allclose(found, expected.outer, rtol=1e-4, atol=1e-5)
+    if coding.get("error_feedback"):
+        residual = state.rank_variables["residual/model"].numpy()
+        assert np.abs(residual).max() > 1e-3
+        own = expected.residuals[communicator.rank]
+        np.testing.assert_allclose(residual, own, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("velocities", ["average", pytest.param("keep", marks=IN_3)])
@@ -110,7 +127,8 @@ def test_the_averages_of_batch_norm_and_the_ema_follow_the_averaged_weights(
 ):
     num_ranks = communicator.num_ranks
     state = make_state([phase(9, sync_every=3)], has_batch_norm=True, ema_decay=0.2)
-    synchronize = Synchronization(state, communicator)
+    exchange = make_exchange(state.config, state.shapes, communicator)
+    synchronize = Synchronization(state, communicator, exchange)
     for _ in range(3):
         do_step(state, communicator)
     before = values(state.ema)
@@ -136,6 +154,25 @@ def test_the_averages_of_batch_norm_and_the_ema_follow_the_averaged_weights(
     np.testing.assert_allclose(values(state.ema), expected, rtol=1e-5, atol=1e-6)
     same = communicator.allgather(values(state.ema).tobytes())
     assert same == same[:1] * num_ranks
+
+
+def test_with_compression_nothing_but_the_changes_of_the_weights_is_sent(communicator):
+    state = make_state([phase(6, sync_every=3)], has_batch_norm=True, **TOPK)
+    exchange = make_exchange(state.config, state.shapes, communicator)
+    synchronize = Synchronization(state, communicator, exchange)
+    accounts = []
+    for _ in range(3):
+        do_step(state, communicator)
+        accounts.append(synchronize(NO_EXCHANGE))
+    num_values = sum(map(math.prod, state.shapes.values()))
+    most = num_bytes(state.config, [num_values])  # About so many.
+    assert accounts[:2] == [NO_EXCHANGE] * 2
+    assert accounts[2].message_bytes == pytest.approx(most, rel=0.1)
+    others = communicator.num_ranks - 1
+    assert accounts[2].bytes_sent == others * accounts[2].message_bytes
+    assert 0 < accounts[2].compression_error < 1
+    averages = communicator.allgather(values(state.batch_norm_averages))
+    assert np.abs(averages[0] - averages[1]).max() > 1e-3
 
 
 def test_a_gradient_that_is_not_finite_is_told_to_all_ranks(communicator):
@@ -235,19 +272,32 @@ def train(run, records):
     return train
 
 
-def test_saves_and_evaluations_wait_for_the_end_of_a_round(train, lockstep, tmp_path):
+CODED = ("--compress=entiremodel", "--ratio=0.1", "--error_feedback")
+
+
+@pytest.mark.parametrize("coding", [(), (*CODED, "--residual_decay=0.95")])
+def test_saves_and_evaluations_wait_for_the_end_of_a_round(
+    train, lockstep, tmp_path, coding
+):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    train(whole)
+    train(whole, *coding)
     assert saved_steps(whole) == [4, 6]  # Wanted every 3 steps, as evaluations are.
     lines = [(line["kind"], line["step"]) for line in read_metrics(whole)]
     assert [step for kind, step in lines if kind == "train"] == [1, 2, 3, 4, 5, 6]
     assert [step for kind, step in lines if kind == "eval"] == [4, 6]
     assert [step for kind, step in lines if kind == "eval_ema"] == [4, 6]
-    train(stopped, "--stop_after_steps=5")
+    bytes_of = {
+        line["step"]: line["message_bytes_per_step"]
+        for line in read_metrics(whole)
+        if line["kind"] == "train"
+    }
+    assert [step for step in bytes_of if bytes_of[step]] == [4, 6]
+    train(stopped, "--stop_after_steps=5", *coding)
     assert saved_steps(stopped) == [4, 5]
     own = tensors.load_rank(of_step(stopped, 5), lockstep.rank, lockstep.num_ranks)
-    assert {name.partition("/")[0] for name in own} == {"velocity", "weight"}
-    train(stopped)
+    kinds = {"velocity", "weight", *["residual"][: len(coding)]}
+    assert {name.partition("/")[0] for name in own} == kinds
+    train(stopped, *coding)
     assert_same_end(stopped, whole)
 
 

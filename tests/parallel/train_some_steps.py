@@ -56,19 +56,11 @@ def train(
     num_parts: int = 1,
     optimizer: str = "momentum",
 ) -> dict[str, np.ndarray]:
-    """Returns what the ranks' weights and averages are after five steps.
+    """Returns what the ranks' weights and averages are after five steps, of some parts.
 
-    Args:
-        communicator: The ranks; each calls this.
-        records_dir: The record set.
-        freeze_batch_norm: Whether normalization uses averages that don't change.
-        num_parts: Parts of a step's batch, computed one after the other.
-        optimizer: The name of the optimizer.
-
-    Returns:
-        `weights`, `velocities`, and BatchNorm's averages before, while and after they
-        are averaged over the ranks, `[num_ranks, n]` each; and `bytes_sent` in the last
-        step, `[num_ranks, 1]`.
+    They are `weights`, `velocities`, and BatchNorm's averages before, while and after
+    they are averaged over the ranks, `[num_ranks, n]` each; and `bytes_sent` in the
+    last step, `[num_ranks, 1]`.
     """
     state, reading = begin(
         communicator, records_dir, accumulation_steps=num_parts, optimizer=optimizer

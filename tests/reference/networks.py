@@ -61,11 +61,7 @@ def gradients_of_both(
 ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     """Returns the gradients of the summed cross-entropy by both, by variables' paths.
 
-    Args:
-        model: The network.
-        reference: Returns the logits for the same images from the values of variables.
-        images: Four images.
-        training: Whether the network normalizes by the statistics of the batch.
+    The reference returns the logits for the same four images from variables' values.
     """
     labels = tf.constant([3, 1, 6, 0])
     values = values_of(model)
@@ -83,13 +79,7 @@ def gradients_of_both(
 
 
 class Reference:
-    """The layers that networks share.
-
-    Args:
-        values: The values of the network's variables.
-        training: Whether to normalize by the statistics of the batch.
-        epsilon: What batch normalization adds to the variance.
-    """
+    """The layers that networks share; in training, normalized by the batch."""
 
     def __init__(self, values: Values, training: bool, epsilon: float = 1e-5) -> None:
         self.values = values

@@ -9,11 +9,7 @@ _STARTING = {"--check", "--run"}
 
 
 def commands(are_starting: bool = False) -> list[list[str]]:
-    """Returns the words of the commands of the planner.
-
-    Args:
-        are_starting: Whether they start the ranks, rather than only print something.
-    """
+    """Returns the words of the commands of the planner that print, or start ranks."""
     lines = re.findall(r"^    (python launch/plan\.py .*)$", _PAGE.read_text(), re.M)
     found = [shlex.split(line) for line in lines]
     return [words for words in found if bool(_STARTING & set(words)) == are_starting]

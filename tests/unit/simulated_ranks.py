@@ -78,9 +78,8 @@ def on_all_ranks(call: Call, num_ranks: int) -> tuple[list[Any], list[int]]:
     can't parse literals, as np.load does, in Python 3.11 ("AST constructor recursion
     depth mismatch").
 
-    Returns:
-        What it returns on each rank, or the UserError that it raises there, and the
-        bytes that each rank has received.
+    Returns what it returns on each rank, or the UserError that it raises there, and the
+    bytes that each rank has received.
     """
     barrier, values = threading.Barrier(num_ranks), [None] * num_ranks
     turn = threading.Lock()

@@ -5,11 +5,14 @@ import pytest
 import tensorflow as tf
 
 from resnet.distributed.communicator import Communicator
+from resnet.exchange.gradients import make_exchange
 from resnet.hardware.placement import ProcessInfo
 from resnet.optim.slow_weights import OuterMomentum
-from tests.local_sgd import make_state, phase, train_to, values
+from resnet.training.local_sgd import Synchronization
+from tests.local_sgd import NO_EXCHANGE, do_step, make_state, phase, train_to, values
 
 ALONE = Communicator(ProcessInfo())
+FEEDBACK = {"compress": "layerwise", "ratio": 0.3, "error_feedback": True}  # topk
 
 
 @pytest.mark.parametrize(
@@ -26,6 +29,27 @@ def test_one_rank_by_itself_trains_as_without_local_steps(changes):
     np.testing.assert_array_equal(*ends)
 
 
+def test_what_a_round_sends_and_leaves_is_its_change_and_what_was_left_before():
+    state = make_state([phase(12, sync_every=3)], **FEEDBACK, residual_decay=0.5)
+    communicator, before, left = ALONE, values(state.trainable_variables), 0
+    exchange = make_exchange(state.config, state.shapes, communicator)
+    synchronize = Synchronization(state, communicator, exchange)
+    for number in range(12):
+        do_step(state, communicator)
+        if number % 3 < 2:
+            continue
+        change = before - values(state.trainable_variables) + 0.5 * left
+        synchronize(NO_EXCHANGE)
+        sent = before - values(state.trainable_variables)
+        left = values(exchange.rank_variables.values())
+        np.testing.assert_allclose(sent + left, change, atol=1e-6)
+        assert 0 < np.count_nonzero(sent) < sent.size
+        assert np.count_nonzero(left) == left.size - np.count_nonzero(sent)
+        before = values(state.trainable_variables)
+        np.testing.assert_array_equal(values(state.outer.starts), before)
+    assert not [name for name in state.tensors() if "outer_velocity" in name]
+
+
 def test_velocities_are_each_ranks_own_only_in_runs_with_local_steps():
     for every in (1, 2):
         state = make_state([phase(4, "a"), phase(4, "b", sync_every=every)])
@@ -34,10 +58,11 @@ def test_velocities_are_each_ranks_own_only_in_runs_with_local_steps():
         assert ("velocity/classifier/kernel" in state.tensors()) is not is_local
 
 
-def test_a_phase_that_freezes_a_layer_leaves_it_after_rounds_with_outer_momentum():
-    rates = {"sync_every": 2, "outer_momentum": 0.9}
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_phase_that_freezes_a_layer_leaves_it_after_rounds_with_starts(momentum):
+    rates = {"sync_every": 2, "outer_momentum": momentum}
     frozen = phase(6, "b", layer_rates="/kernel:0", **rates)
-    state = make_state([phase(4, "a", **rates), frozen])
+    state = make_state([phase(4, "a", **rates), frozen], **FEEDBACK)
     number = state.names.index("classifier/kernel")
     train_to(state, ALONE, 4)
     before = state.trainable_variables[number].numpy()

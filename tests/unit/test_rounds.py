@@ -147,7 +147,7 @@ def test_the_plan_tells_the_rounds_of_each_phase_and_the_bytes_that_they_save():
     )
     for words in (
         "in phase apart the ranks average their weights every 8 steps, 13 times in 100",
-        "; velocities: average; sends 26 % of the bytes of gradients in each step",
+        "; velocities: average; sends 26 % of the bytes of an exchange in each step",
         # The rate is 0.08 there: (0.8 / 0.08)^2 is 100.
         "in phase far the ranks average their weights every 100 steps (QSR with c =",
         "0.8), 1 times in 100 steps; velocities: keep; outer momentum 0.5, outer",

@@ -26,6 +26,13 @@ from tests.unit.resolved_phases import COLLAPSE, TPU, TWO_PHASES
 
 WITH_PARTS = [name for name, row in networks.MODELS.items() if row.has_parts]
 LAYERWISE = {"compress": "layerwise"}
+HALF_LOCAL = dataclasses.replace(
+    digits.DIGITS,
+    phases=(
+        dataclasses.replace(digits.DIGITS.phases[0], epochs=1),
+        RecipePhase(name="apart", epochs=1, sync_every=2),
+    ),
+)
 QSGD = {**LAYERWISE, "method": "qsgd", "error_feedback": True}
 
 
@@ -90,7 +97,7 @@ SENTENCES = (
     (
         imagenette.FINETUNE,
         {**LAYERWISE, "method": "dgc"},
-        "--method=dgc excludes --layer_rates=classifier:10, since it has one",
+        "--method=dgc excludes --layer_rates=classifier:10, since it sends",
     ),
     (
         digits.DIGITS,
@@ -106,6 +113,16 @@ SENTENCES = (
         digits.DIGITS,
         {"model": "resnet20", "se_ratio": 0.25},
         f"needs a --model among {', '.join(WITH_PARTS)}; got resnet20.",
+    ),
+    (
+        digits.DIGITS,
+        {**LAYERWISE, "method": "dgc", "sync_every": 2},
+        "--method=dgc excludes --sync_every and --qsr_coefficient, since it sends the",
+    ),
+    (
+        HALF_LOCAL,
+        LAYERWISE,
+        "--compress=layerwise excludes phases with and without local SGD. Leave one of",
     ),
     (digits.DIGITS, {"method": "qsgd"}, "--method has no effect without --compress"),
 )

@@ -39,13 +39,10 @@ class Residuals:
     the learning rate, unlike in algorithm 1 of the source: what is sent later counts
     with the rate of that later step.
 
-    `has_momentum` is whether what is sent contains the momentum; `rank_variables` is
-    the state of this rank, by its stored name.
+    `rank_variables` is the state of this rank, by its stored name.
 
     Source: Karimireddy et al. 2019, arXiv:1901.09847.
     """
-
-    has_momentum = False
 
     def __init__(
         self,
@@ -71,22 +68,19 @@ class Residuals:
         if not self._residuals:
             return vectors
         pairs = zip(vectors, self._residuals, strict=True)
-        return [vector + residual for vector, residual in pairs]
+        decay = self._settings.residual_decay
+        return [vector + decay * residual for vector, residual in pairs]
 
     def keep(self, vectors: Sequence[tf.Tensor], left: Sequence[tf.Tensor]) -> None:
         """Keeps what was not sent of the vectors."""
         del vectors
-        if self._residuals:
-            for residual, rest in zip(self._residuals, left, strict=True):
-                residual.assign(rest)
+        for residual, rest in zip(self._residuals, left, strict=False):
+            residual.assign(rest)
 
     def ratio_at(self, step: tf.Tensor) -> Any:
         """Returns the fraction of the values to keep in a step (`Context.ratio`)."""
         del step
         return self._settings.ratio
-
-    def reset_momentum(self) -> None:
-        """Sets velocities to zero, if there are any."""
 
     def _flat(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the gradients as vectors (`compression.vectors`)."""

@@ -29,8 +29,6 @@ from resnet.exchange.codecs.codec import Residuals
 class Velocities(Residuals):
     """The velocities of a rank, u, and in its residuals what is yet to be sent, v."""
 
-    has_momentum = True
-
     def __init__(
         self, config: Config, shapes: Mapping[str, Sequence[int]], num_ranks: int
     ) -> None:
@@ -42,11 +40,6 @@ class Velocities(Residuals):
         ]
         for name, velocity in zip(shapes, self._velocities, strict=True):
             self.rank_variables[f"velocity/{name}"] = velocity
-
-    def reset_momentum(self) -> None:
-        """Sets the velocities to zero, and keeps what is yet to be sent."""
-        for velocity in self._velocities:
-            velocity.assign(tf.zeros_like(velocity))
 
     def to_send(
         self, gradients: Sequence[tf.Tensor], step: StepSettings
