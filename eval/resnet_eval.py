@@ -96,8 +96,9 @@ class EvalSettings:
     views: str | None = setting(
         None,
         "Test-time augmentation: predictions are averaged over the center crop; center"
-        " and its horizontal flip; these and both shifted by a pixel; four corners and"
-        " center; or these five and their flips. By default that of the run's recipe.",
+        " and its horizontal flip; these and both shifted by a pixel, for all images or"
+        " for uncertain ones; four corners and center; or these five and their flips."
+        " By default that of the run's recipe.",
         names=tuple(VIEWS),
         unset="those of the recipe",
     )

@@ -60,6 +60,15 @@ MODELS = {
         has_last_bias=False,
         has_image_statistics=True,
     ),
+    "airbench96": ModelRow(
+        "airbench",
+        9_910_296,
+        512,
+        362_008,
+        32,
+        has_last_bias=False,
+        has_image_statistics=True,
+    ),
     "alexnet": ModelRow(
         "alexnet",
         23_231_296,

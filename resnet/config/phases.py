@@ -18,7 +18,7 @@ from resnet.base.settings import (
 from resnet.config import schedules, topics
 from resnet.config.schedules import Schedule
 
-SMALLEST_IMAGE = 28  # Input size of the small Inception-BN and of MNIST.
+SMALLEST_IMAGE = 16  # Of whose blocks the small networks leave a pixel.
 LARGEST_IMAGE = 1024
 AUGMENTATIONS = (
     "random_resized_crop",
@@ -89,6 +89,9 @@ class PhaseSettings:
     )
     shift_fraction: float = recipe_setting(
         0.125, "The largest shift of padding crops, in images' sides.", bounds=(0, 0.5)
+    )
+    cutout_fraction: float = recipe_setting(
+        0.25, "The side of the cutout mask, in images' sides.", bounds=FRACTION
     )
     augmentation: str = setting(
         "random_resized_crop",

@@ -209,16 +209,19 @@ def resnet9(layers: Reference, x: tf.Tensor) -> tf.Tensor:
     return 0.125 * layers.dense(tf.reshape(_pool(x, 4), [-1, 512]), "classifier")
 
 
-def airbench(layers: Reference, x: tf.Tensor) -> tf.Tensor:
-    """Jordan 2024, for images of 32 pixels."""
+def airbench(layers: Reference, x: tf.Tensor, num_convolutions: int) -> tf.Tensor:
+    """Jordan 2024, for images of 32 pixels: 2 or 3 convolutions in each block."""
     x = tf.nn.conv2d(x, layers.values["whitening/kernel"], 1, "VALID")
     x = _gelu(x + layers.values["whitening/bias"])
     for block in (1, 2, 3):
-        for part in (1, 2):
+        for part in range(1, num_convolutions + 1):
             name = f"block{block}_conv{part}"
             x = layers.convolve(x, name)
-            x = _gelu(layers.normalize(_pool(x, 2) if part == 1 else x, name))
-    return layers.dense(tf.reshape(_pool(x, 3), [-1, 256]), "classifier") / 9
+            x = layers.normalize(_pool(x, 2) if part == 1 else x, name)
+            x = _gelu(x + shortcut if part == 3 else x)
+            shortcut = x if part == 1 else shortcut
+    x = _pool(x, 3)
+    return layers.dense(tf.reshape(x, [-1, x.shape[-1]]), "classifier") / 9
 
 
 def alexnet(layers: Reference, x: tf.Tensor, has_batch_norm: bool) -> tf.Tensor:

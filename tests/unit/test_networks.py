@@ -54,6 +54,7 @@ CASES = {
     "resnet20": {},
     "resnet9": {},
     "airbench94": {"fixed_gamma": True, "zero_last_gamma": False},
+    "airbench96": {"fixed_gamma": True, "zero_last_gamma": False},
     "alexnet": {},
     "alexnet_bn": {},
     "mlp": {},
@@ -122,8 +123,9 @@ def reference(case: str, values: Values, images: tf.Tensor, training: bool):
         return networks.cifar_resnet(twin, x, (MODELS[name].depth - 2) // 6)
     if name.startswith("alexnet"):
         return networks.alexnet(twin, x, name == "alexnet_bn")
-    twins = {"resnet9": "resnet9", "airbench94": "airbench", "mlp": "mlp"}
-    return getattr(networks, twins[name])(twin, x)
+    if name.startswith("airbench"):
+        return networks.airbench(twin, x, 3 if name == "airbench96" else 2)
+    return {"resnet9": networks.resnet9, "mlp": networks.mlp}[name](twin, x)
 
 
 HAS_DROPOUT = {"alexnet"}
@@ -251,6 +253,9 @@ def trained_sizes(name: str, num_classes: int = 1000) -> dict[str, int]:
         # 24 + 9 * (24 * 64 + 64 * 64 + 64 * 256 + 3 * 256 * 256) + 2 * 64 + 4 * 256
         # + 2560, without the constant first kernel.
         ("airbench94", 10, 7, 1_971_352, 1_152),
+        # 24 + 9 * (24 * 128 + 2 * 128**2 + 128 * 384 + 2 * 384**2 + 384 * 512
+        # + 2 * 512**2) + 3 * (128 + 384 + 512) + 5120.
+        ("airbench96", 10, 10, 9_915_416, 3_072),
         ("inception_bn_28", 10, 20, 1_652_826, 3_424),
         ("inception_bn", 1000, 70, 11_295_240, 20_032),
     ],

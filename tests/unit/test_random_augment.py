@@ -132,13 +132,15 @@ def test_the_seed_alone_decides_also_inside_a_dataset():
     assert len({image.tobytes() for image in ours}) > 12
 
 
-def test_the_cutout_mask_follows_them():
+@pytest.mark.parametrize(("fraction", "side"), [(0.25, 8), (12 / 32, 12)])
+def test_the_cutout_mask_follows_them(fraction, side):
     original = jpeg(noise(32, 32))
+    settings = {"random_augment": 10.0, "cutout_fraction": fraction}
     for i in range(8):
         image = trained(
-            original, 32, "pad_crop_flip_cutout", seed(2, i), random_augment=10.0
+            original, 32, "pad_crop_flip_cutout", seed(2, i), **settings
         ).numpy()
-        assert np.all(image == 0, axis=-1).sum() == 64
+        assert np.all(image == 0, axis=-1).sum() == side**2
 
 
 USES = [value for value in vars(seed_numbers).values() if isinstance(value, int)]

@@ -54,27 +54,41 @@ def test_several_views_are_the_mean_of_their_probabilities(model, views):
     np.testing.assert_allclose(tf.nn.softmax(ours), expected, rtol=1e-4)
 
 
-def test_shifted_images_have_half_the_weight(model):
-    images = np.random.default_rng(1).normal(size=(3, 4, 5, 3))
+@pytest.mark.parametrize("views", ["flip_and_shift", "flip_then_shift"])
+def test_shifted_images_have_half_the_weight(model, views):
+    images = np.random.default_rng(1).normal(size=(30, 4, 5, 3))
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)), "reflect")
     shifted = padded[:, :4, :5], padded[:, 2:, 2:]
-    weighted = ((images, 0.25), (shifted[0], 0.125), (shifted[1], 0.125))
-    expected = sum(
-        weight * softmax(logits_of(model, seen))
-        for one, weight in weighted
-        for seen in (one, one[:, :, ::-1])
-    )
+
+    def mean_of(*views: np.ndarray) -> np.ndarray:
+        seen = [turned for one in views for turned in (one, one[:, :, ::-1])]
+        return np.mean([softmax(logits_of(model, one)) for one in seen], axis=0)
+
+    of_flips = mean_of(images)
+    expected = (of_flips + mean_of(*shifted)) / 2
+    if views == "flip_then_shift":
+        ordered = np.sort(of_flips)
+        is_certain = ordered[:, -1] - ordered[:, -2] >= VIEWS[views].shift_below
+        assert 1 < is_certain.sum() < 29
+        expected[is_certain] = of_flips[is_certain]
     ours = test_time_augmentation.predict(
-        model, tf.constant(images, tf.float32), "flip_and_shift"
+        model, tf.constant(images, tf.float32), views
     )
     np.testing.assert_allclose(np.exp(ours), expected, rtol=1e-4)
 
 
+def test_without_uncertain_images_no_shifts_are_processed(model):
+    images = tf.ones([3, 4, 5, 3])
+    flips, both = (
+        test_time_augmentation.predict(model, 50 * images, views)
+        for views in ("flip", "flip_then_shift")
+    )
+    np.testing.assert_array_equal(flips, both)
+
+
 def test_the_mean_keeps_logarithms_of_tiny_probabilities_and_nan():
     logits = tf.constant([[[0.0, 300.0], [0.0, 400.0]], [[0.0, 1.0], [np.nan, 1.0]]])
-    ours = test_time_augmentation.log_mean_probabilities(
-        logits, [1.0] * logits.shape[1]
-    ).numpy()
+    ours = test_time_augmentation.log_mean_probabilities(logits).numpy()
     # Half of exp(-300), and nearly 1.
     np.testing.assert_allclose(ours[0], [-300 - np.log(2), 0], rtol=1e-6, atol=1e-6)
     assert np.isnan(ours[1]).all()

@@ -42,7 +42,6 @@ UPRIGHT = False  # Not flipped.
 FALLBACK_CROP_FRACTION = 0.875  # 224 / 256.
 # Of a longer image the central part is resized: the whole could take gigabytes.
 MAX_ASPECT_RATIO = 32
-CUTOUT_FRACTION = 0.25  # As usual for CIFAR-10: 8 of 32 pixels.
 
 
 def train_image(
@@ -69,7 +68,7 @@ def train_image(
     - "pad_crop_flip": as "random_shift", but with reflection padding and a horizontal
       flip with probability 1/2.
     - "pad_crop_flip_cutout": the augmentation of CIFAR-10. As "pad_crop_flip", with a
-      square cutout mask of a quarter of the side.
+      square cutout mask of `cutout_fraction` of the side, by default 8 of 32 pixels.
     - "none": the image is only resized.
 
     RandAugment follows after them, but before the cutout mask.
@@ -89,7 +88,7 @@ def train_image(
     if phase.random_augment:
         image = _random_augmented(image, phase.random_augment, seed, normalization)
     if phase.augmentation == "pad_crop_flip_cutout":
-        side = round(phase.image_size * CUTOUT_FRACTION)
+        side = round(phase.image_size * phase.cutout_fraction)
         return _cutout(image, side, seed_for(seed, CUTOUT))
     return image
 
