@@ -214,12 +214,12 @@ def airbench(layers: Reference, x: tf.Tensor, num_convolutions: int) -> tf.Tenso
     x = tf.nn.conv2d(x, layers.values["whitening/kernel"], 1, "VALID")
     x = _gelu(x + layers.values["whitening/bias"])
     for block in (1, 2, 3):
-        for part in range(1, num_convolutions + 1):
+        x = _pool(layers.convolve(x, f"block{block}_conv1"), 2)
+        shortcut = x = _gelu(layers.normalize(x, f"block{block}_conv1"))
+        for part in range(2, num_convolutions + 1):
             name = f"block{block}_conv{part}"
-            x = layers.convolve(x, name)
-            x = layers.normalize(_pool(x, 2) if part == 1 else x, name)
+            x = layers.normalize(layers.convolve(x, name), name)
             x = _gelu(x + shortcut if part == 3 else x)
-            shortcut = x if part == 1 else shortcut
     x = _pool(x, 3)
     return layers.dense(tf.reshape(x, [-1, x.shape[-1]]), "classifier") / 9
 

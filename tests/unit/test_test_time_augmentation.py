@@ -71,9 +71,7 @@ def test_shifted_images_have_half_the_weight(model, views):
         is_certain = ordered[:, -1] - ordered[:, -2] >= VIEWS[views].shift_below
         assert 1 < is_certain.sum() < 29
         expected[is_certain] = of_flips[is_certain]
-    ours = test_time_augmentation.predict(
-        model, tf.constant(images, tf.float32), views
-    )
+    ours = test_time_augmentation.predict(model, tf.constant(images, tf.float32), views)
     np.testing.assert_allclose(np.exp(ours), expected, rtol=1e-4)
 
 
