@@ -1,5 +1,6 @@
 """The networks: one table of their names, modules, sizes, which a test counts."""
 
+import functools
 from typing import NamedTuple
 
 # Number of layers -> (number of blocks in each stage, whether they are bottlenecks).
@@ -47,28 +48,20 @@ def _resnet(depth: int, body: int, activations: int, is_d: bool = False) -> Mode
     )
 
 
+_airbench = functools.partial(
+    ModelRow,
+    "airbench",
+    image_size=32,
+    has_last_bias=False,
+    has_image_statistics=True,
+)
+
 MODELS = {
     "resnet8": ModelRow("cifar_resnet", 74_640, 65, 73_728, 32, depth=8),
     "resnet20": ModelRow("cifar_resnet", 269_072, 65, 188_416, 32, depth=20),
     "resnet9": ModelRow("resnet9", 6_568_000, 512, 376_832, 32, has_last_bias=False),
-    "airbench94": ModelRow(
-        "airbench",
-        1_968_792,
-        256,
-        183_960,
-        32,
-        has_last_bias=False,
-        has_image_statistics=True,
-    ),
-    "airbench96": ModelRow(
-        "airbench",
-        9_910_296,
-        512,
-        362_008,
-        32,
-        has_last_bias=False,
-        has_image_statistics=True,
-    ),
+    "airbench94": _airbench(1_968_792, 256, 183_960),
+    "airbench96": _airbench(9_910_296, 512, 362_008),
     "alexnet": ModelRow(
         "alexnet",
         23_231_296,

@@ -87,6 +87,24 @@ _EPOCHS_PER_STEP = 1024 / 50_000
 _NESTEROV_FACTOR = 1 + 1 / (1 - 0.85)
 _PEAK_RATE = 11.5 / _NESTEROV_FACTOR  # 1.5
 _BIAS_RATES = "/beta:64"
+_WHITENING_BIAS = RecipePhase(
+    name="whitening_bias",
+    epochs=144 * _EPOCHS_PER_STEP,
+    schedule=Schedule(
+        init_value=0.2 * _PEAK_RATE,
+        peak_value=_PEAK_RATE,
+        warmup_length=109 * _EPOCHS_PER_STEP,  # 23 % of the steps.
+        end_value=0.07 * _PEAK_RATE,
+    ),
+    momentum=0.85,
+    weight_decay=0.0153 / 11.5,
+    label_smoothing=0.2,
+    augmentation="pad_crop_flip",
+    shift_fraction=2 / 32,
+    flips="alternating",
+    layer_rates=_BIAS_RATES,
+    layer_rates_scale_decay=False,
+)
 
 AIRBENCH94 = dataclasses.replace(
     RESNET9,
@@ -95,34 +113,15 @@ AIRBENCH94 = dataclasses.replace(
     " legacy/airbench94.py",
     model="airbench94",
     global_batch_size=1024,
-    phases=tuple(
-        RecipePhase(
-            name=name,
-            epochs=steps * _EPOCHS_PER_STEP,
-            schedule=schedule,
-            momentum=0.85,
-            weight_decay=0.0153 / 11.5,
-            label_smoothing=0.2,
-            augmentation="pad_crop_flip",
-            shift_fraction=2 / 32,
-            flips="alternating",
-            layer_rates=layer_rates,
-            layer_rates_scale_decay=False,
-        )
-        for name, steps, layer_rates, schedule in (
-            (
-                "whitening_bias",
-                144,
-                _BIAS_RATES,
-                Schedule(
-                    init_value=0.2 * _PEAK_RATE,
-                    peak_value=_PEAK_RATE,
-                    warmup_length=109 * _EPOCHS_PER_STEP,  # 23 % of the steps.
-                    end_value=0.07 * _PEAK_RATE,
-                ),
-            ),
-            ("frozen_whitening", 332, f"{_BIAS_RATES},whitening:0", None),
-        )
+    phases=(
+        _WHITENING_BIAS,
+        dataclasses.replace(
+            _WHITENING_BIAS,
+            name="frozen_whitening",
+            epochs=332 * _EPOCHS_PER_STEP,
+            schedule=None,
+            layer_rates=f"{_BIAS_RATES},whitening:0",
+        ),
     ),
     batch_norm_momentum=0.6,
     batch_norm_epsilon=1e-12,
@@ -159,32 +158,28 @@ _MUON_LAYER_RATES = (
     f",classifier:{_MUON_HEAD_RATE / _MUON_RATE:.5g}"
 )
 
+_MUON_WHITENING_BIAS = dataclasses.replace(
+    _WHITENING_BIAS,
+    name="whitening_bias_24_px",
+    epochs=3,
+    image_size=24,
+    schedule=Schedule(peak_value=_MUON_RATE),
+    weight_decay=2e-6 * 2000 / _MUON_RATE,
+    layer_rates=f"{_MUON_LAYER_RATES},whitening:{_MUON_BIAS_RATE / _MUON_RATE:.5g}",
+)
+_MUON_REST = dataclasses.replace(
+    _MUON_WHITENING_BIAS, schedule=None, layer_rates=f"{_MUON_LAYER_RATES},whitening:0"
+)
+
 CIFAR10_94 = dataclasses.replace(
     AIRBENCH94,
     name="cifar10_94",
     source="Jordan et al. 2024: KellerJordan/cifar10-airbench, airbench94_muon.py",
     global_batch_size=2000,
-    phases=tuple(
-        dataclasses.replace(
-            AIRBENCH94.phases[0],
-            name=name,
-            epochs=epochs,
-            image_size=image_size,
-            schedule=schedule,
-            weight_decay=2e-6 * 2000 / _MUON_RATE,
-            layer_rates=f"{_MUON_LAYER_RATES},whitening:{whitening_rate:.5g}",
-        )
-        for name, epochs, image_size, whitening_rate, schedule in (
-            (
-                "whitening_bias_24_px",
-                3,
-                24,
-                _MUON_BIAS_RATE / _MUON_RATE,
-                Schedule(peak_value=_MUON_RATE),
-            ),
-            ("28_px", 3, 28, 0.0, None),
-            ("32_px", 2, 32, 0.0, None),
-        )
+    phases=(
+        _MUON_WHITENING_BIAS,
+        dataclasses.replace(_MUON_REST, name="28_px", epochs=3, image_size=28),
+        dataclasses.replace(_MUON_REST, name="32_px", epochs=2, image_size=32),
     ),
     optimizer="muon",
     muon_momentum=0.6,
