@@ -23,5 +23,5 @@ site_configuration = {
                 }
             ],
         }
-    ],
+    ]
 }

@@ -206,10 +206,7 @@ def failing_batches(records: RecordFiles, fails: Callable[[int, int], bool]) -> 
         return tf.data.Dataset.range(start, 3).map(read)
 
     return Batches(
-        make_dataset,
-        lambda step: np.array([step]),
-        CorruptRecords(records, "skip"),
-        0,
+        make_dataset, lambda step: np.array([step]), CorruptRecords(records, "skip"), 0
     )
 
 

@@ -91,8 +91,7 @@ def test_a_package_that_another_hides_is_refused(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("installed", "version"),
-    [({"tensorflow"}, "2"), ({"tensorflow-cpu"}, "2")],
+    ("installed", "version"), [({"tensorflow"}, "2"), ({"tensorflow-cpu"}, "2")]
 )
 def test_either_name_of_tensorflow_counts_but_not_both(monkeypatch, installed, version):
     monkeypatch.setattr(

@@ -20,11 +20,7 @@ from resnet.data import record_files, record_sets
 from resnet.data.corrupt_records import describe_corruption
 from resnet.distributed.communicator import AgreedError, Communicator
 from resnet.hardware.placement import ProcessInfo
-from tests.converter_program import (
-    convert_here,
-    encoded_image,
-    write,
-)
+from tests.converter_program import convert_here, encoded_image, write
 from tests.unit.read_batches import assert_equal, evaluate, open_train, train
 from tests.unit.test_archives import tar
 

@@ -13,14 +13,7 @@ from resnet.config.resolve import resolve
 from resnet.optim import norms
 from resnet.optim.train_state import TrainState
 from tests.drawn import normal
-from tests.unit.one_optimizer import (
-    WAYS,
-    Twin,
-    applying,
-    config_of,
-    make,
-    settings,
-)
+from tests.unit.one_optimizer import WAYS, Twin, applying, config_of, make, settings
 
 KINDS = ("momentum", "sgdw", "lars", "adamw", "muon")
 CONSTANTS = {

@@ -64,7 +64,7 @@ def test_a_log_gets_whole_lines(config, clock, log):
             "cross_entropy": 2.5,
             "weight_penalty": 0.5,
             "learning_rate": 0.05,
-        },
+        }
     ) == pytest.approx(100)
     shown.say("evaluated")
     shown.close()

@@ -85,10 +85,7 @@ def with_schedule(**changes: object) -> dict[str, object]:
             {"based_on": "imagenet", "name": "mine"},
             "--list_recipes lists; got imagenet. Did",
         ),
-        (
-            {"based_on": "digits", "name": "mine", "phase": []},
-            "Did you mean phases?",
-        ),
+        ({"based_on": "digits", "name": "mine", "phase": []}, "Did you mean phases?"),
         (
             with_schedule(warmup=1),
             "unknown field 'warmup' of 'schedule' of number 1 of 'phases'; known are",

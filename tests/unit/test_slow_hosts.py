@@ -64,10 +64,7 @@ def test_a_single_host_is_compared_with_its_past_until_images_cost_otherwise():
     assert parts_after(pace, 6) == 1
 
 
-@given(
-    st.lists(st.floats(0.01, 10), min_size=1, max_size=40),
-    st.floats(1, 1000),
-)
+@given(st.lists(st.floats(0.01, 10), min_size=1, max_size=40), st.floats(1, 1000))
 def test_windows_are_as_long_however_often_lines_are_logged(durations, speed):
     """Also where a report has no step whose time counts."""
     pace = Pace([Rank("a", "cpu")])

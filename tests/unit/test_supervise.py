@@ -102,11 +102,7 @@ def test_a_run_whose_last_step_is_saved_is_done(
 # The run before wanted less than 0.875.
 @pytest.mark.parametrize(("wanted", "expected"), [(0.5, (0, 1)), (0.875, (1, 2))])
 def test_a_run_that_is_good_enough_is_done(supervised, model_dir, wanted, expected):
-    settings = {
-        "mode": "train_and_eval",
-        "eval_every": "1steps",
-        "stop_at": wanted,
-    }
+    settings = {"mode": "train_and_eval", "eval_every": "1steps", "stop_at": wanted}
     save(model_dir, 4, eval={"top1": 0.75}, config={"stop_at": 0.5})
     begin = f"echo '{START}' >> model/{history.FILE}"
     code, made = supervised(f"{begin}; exit 0", settings={"train_steps": 7, **settings})
