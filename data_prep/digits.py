@@ -38,9 +38,7 @@ class Settings:
     """The flags of the program."""
 
     digits_dir: str | None = setting(
-        None,
-        "Output folder for the images; must be new or empty.",
-        unset="required",
+        None, "Output folder for the images; must be new or empty.", unset="required"
     )
 
 

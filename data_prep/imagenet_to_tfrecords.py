@@ -127,11 +127,7 @@ class Settings(cli.OutputSettings):
         return self.num_processes or limits.usable_cpus()
 
 
-FLAGS: cli.Groups = (
-    Settings,
-    Options,
-    cli.Flags(cli.OutputSettings, common=False),
-)
+FLAGS: cli.Groups = (Settings, Options, cli.Flags(cli.OutputSettings, common=False))
 
 CORRUPT_EXIT_CODE = 1  # Exit code of --verify if it finds corrupt files or records.
 

@@ -318,8 +318,7 @@ def check_gradients(
             findings.add(f"{what}, {counted(len(ranks), 'rank')}")
         elif len(wrong) == len(ranks):
             findings.add(
-                what,
-                undecided="all differ, as with another instruction set or version",
+                what, undecided="all differ, as with another instruction set or version"
             )
         else:
             findings.add(what, f"{first_of(wrong)} of {len(ranks)} computed others")

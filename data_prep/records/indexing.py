@@ -256,10 +256,7 @@ def _save(
 
 
 def _save_split(
-    name: str,
-    files: Sequence[ScannedFile],
-    labels: range,
-    index_dir: pathlib.Path,
+    name: str, files: Sequence[ScannedFile], labels: range, index_dir: pathlib.Path
 ) -> manifest.Split:
     contents = [
         ShardContent(

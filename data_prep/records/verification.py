@@ -11,13 +11,7 @@ import numpy.typing as npt
 
 from data_prep import worker_processes
 from data_prep.images import image_encoding
-from data_prep.records import (
-    in_place,
-    labels,
-    record_index,
-    tf_example,
-    tfrecord,
-)
+from data_prep.records import in_place, labels, record_index, tf_example, tfrecord
 from data_prep.records.manifest import Manifest, RecordSet, Shard
 from data_prep.records.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from resnet.base import regular_file

@@ -244,10 +244,7 @@ def random_order(
     )
     shard = shard_of_rank(records, [tuple(range(len(records.paths)))], 0)
     reading = Reading(
-        shard=shard,
-        phases=[phase],
-        local_batch_size=BATCH_SIZE,
-        num_parallel_calls=1,
+        shard=shard, phases=[phase], local_batch_size=BATCH_SIZE, num_parallel_calls=1
     )
     return batches.train_batches(reading)
 

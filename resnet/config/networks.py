@@ -49,11 +49,7 @@ def _resnet(depth: int, body: int, activations: int, is_d: bool = False) -> Mode
 
 
 _airbench = functools.partial(
-    ModelRow,
-    "airbench",
-    image_size=32,
-    has_last_bias=False,
-    has_image_statistics=True,
+    ModelRow, "airbench", image_size=32, has_last_bias=False, has_image_statistics=True
 )
 
 MODELS = {

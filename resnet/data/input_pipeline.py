@@ -447,9 +447,7 @@ def _walk(
         return x, x >= num_examples
 
     return tf.while_loop(
-        lambda x, is_due: tf.reduce_any(is_due),
-        shuffle,
-        (x, tf.ones_like(x, tf.bool)),
+        lambda x, is_due: tf.reduce_any(is_due), shuffle, (x, tf.ones_like(x, tf.bool))
     )[0]
 
 
