@@ -18,7 +18,7 @@ from resnet.base.settings import (
 from resnet.config import schedules, topics
 from resnet.config.schedules import Schedule
 
-SMALLEST_IMAGE = 16  # Of whose blocks the small networks leave a pixel.
+SMALLEST_IMAGE = 16  # Of which the networks for 32 px leave a pixel.
 LARGEST_IMAGE = 1024
 AUGMENTATIONS = (
     "random_resized_crop",

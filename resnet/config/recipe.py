@@ -34,19 +34,16 @@ class Views(NamedTuple):
 
     num_crops: int = 1  # The number of crops of each image that the input makes.
     has_flips: bool = False  # Also the horizontal flips of all views.
-    # Also images shifted by a pixel to the top left and to the bottom right, each with
-    # half the weight of the image itself.
-    has_shifts: bool = False
-    # With shifts, of those images alone whose two largest probabilities in the other
-    # views differ by less; 0: of all images.
+    # Also images shifted by a pixel (`test_time_augmentation`), if the two largest
+    # probabilities in the other views differ by less than this; above 1: all images.
     shift_below: float = 0.0
 
 
 VIEWS = {
     "center": Views(),
     "flip": Views(has_flips=True),
-    "flip_and_shift": Views(has_flips=True, has_shifts=True),
-    "flip_then_shift": Views(has_flips=True, has_shifts=True, shift_below=0.5),
+    "flip_and_shift": Views(has_flips=True, shift_below=2.0),
+    "flip_then_shift": Views(has_flips=True, shift_below=0.5),
     "five_crops": Views(num_crops=5),
     "ten_crops": Views(num_crops=5, has_flips=True),
 }

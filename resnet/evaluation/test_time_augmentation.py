@@ -15,7 +15,7 @@ from resnet.config.recipe import VIEWS, Views
 def num_views(views: str) -> int:
     """Returns the number of views that the network processes of every image."""
     kinds = VIEWS[views]
-    num_shifts = 3 if kinds.has_shifts and not kinds.shift_below else 1
+    num_shifts = 3 if kinds.shift_below > 1 else 1
     return kinds.num_crops * num_shifts * (2 if kinds.has_flips else 1)
 
 
@@ -39,14 +39,9 @@ def predict(model: keras.Model, images: tf.Tensor, views: str) -> tf.Tensor:
         return model(images, training=False)
     kinds = VIEWS[views]
     all_views = images if kinds.num_crops > 1 else images[:, tf.newaxis]
-    if not kinds.has_shifts:
-        return _mean_of(model, all_views, kinds)
-    if not kinds.shift_below:
-        means = [
-            _mean_of(model, some, kinds) for some in (all_views, _shifted(all_views))
-        ]
-        return log_mean_probabilities(tf.stack(means, axis=1))
     first = _mean_of(model, all_views, kinds)
+    if not kinds.shift_below:
+        return first
     best, second = tf.unstack(tf.math.top_k(tf.exp(first), 2).values, axis=1)
     uncertain = tf.where(best - second < kinds.shift_below)
 

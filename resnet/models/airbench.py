@@ -12,10 +12,9 @@ from resnet.models import layers
 from resnet.models.options import NetworkOptions
 
 PATCH_SIZE = 2
-# The filters of each block. In the deeper network, blocks have a third convolution, and
-# the last two of them have a shortcut.
+# The filters of each block. The blocks of airbench96 have a third convolution, and a
+# shortcut over the last two.
 BLOCK_FILTERS = {"airbench94": (64, 256, 256), "airbench96": (128, 384, 512)}
-DEEPER = "airbench96"
 LOGIT_SCALE = 1 / 9
 
 
@@ -42,7 +41,7 @@ def build(
         shortcut = x = gelu(x, f"{block}_gelu1")
         x = layers.ConvNorm(filters, 3, 1, seed(), f"{block}_conv2", norm)(x)
         x = gelu(x, f"{block}_gelu2")
-        if name == DEEPER:
+        if name == "airbench96":
             last = layers.ConvNorm(filters, 3, 1, seed(), f"{block}_conv3", norm)
             x = gelu(last(x, shortcut), f"{block}_gelu3")  # It adds the shortcut.
     x = layers.GlobalMaxPool(name="pool")(x)

@@ -188,7 +188,7 @@ CIFAR10_94 = dataclasses.replace(
     eval_views="flip_then_shift",
     published="top-1 94.01 % (mean of 200 runs, each image in six views)",
     deviations=(
-        "test images whose class two views leave in doubt are seen in six; in the source"
+        "only test images that two views leave in doubt are seen in six; in the source,"
         " all are",
         "the rate of the first layer's bias falls with the other rates; in the source,"
         " to 0 at the end of the third epoch",
