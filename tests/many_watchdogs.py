@@ -27,10 +27,7 @@ _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 class ManyWatchdogs:
     """A monitor in a process of its own, and its connections to all other ranks.
 
-    Attributes:
-        channels: This process's ends of the connections.
-        connecting_seconds: How long it took to make them.
-        sent_bytes: What all ranks have sent to the monitor so far.
+    `channels` are this process's ends of them, `sent_bytes` what all ranks have sent.
     """
 
     def __init__(self, num_ranks: int, stall_seconds: float = 120.0) -> None:

@@ -81,9 +81,9 @@ def _bytes_of_topk(settings: "CompressionSettings", shape: Sequence[int]) -> int
     bit_width = max((693 * num_values // (1000 * count)).bit_length() - 1, 0)
     dropped = (1 - count / num_values) ** (1 << bit_width)
     unary_bits = count * (1 + dropped / (1 - dropped))
-    value_bytes = 2 if settings.kept_values == "bfloat16" else 4
-    remainders, quotients = count * bit_width, round(unary_bits)
-    return HEADER_BYTES + 4 + count * value_bytes + _packed(remainders, quotients)
+    bits = {"float32": 32, "bfloat16": 16, "2bit": 2}[settings.kept_values]
+    streams = count * bits, count * bit_width, round(unary_bits)
+    return HEADER_BYTES + 4 + 16 * (bits == 2) + _packed(*streams)
 
 
 def _bytes_of_threshold(settings: "CompressionSettings", shape: Sequence[int]) -> int:
@@ -235,8 +235,9 @@ class CompressionSettings:
     )
     kept_values: str = setting(
         "float32",
-        "The type of the values that topk, dgc and thresholds send, one of {names}.",
-        names=("float32", "bfloat16"),
+        "The type of the values that topk, dgc and thresholds send, one of {names};"
+        " 2bit sends one of four means instead of each.",
+        names=("float32", "bfloat16", "2bit"),
     )
     dense_below: int = setting(
         0,

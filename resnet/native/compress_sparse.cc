@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -138,10 +139,31 @@ class TopkThresholdOp : public Op {
   }
 };
 
+// Replaces values by up to four: the means of those of a sign that are at most as large as
+// the mean magnitude of all, and of those that are larger.
+void RoundToLevels(std::vector<float>* values) {
+  double sum = 0;
+  for (float value : *values) sum += std::fabs(value);
+  const float mean = sum / values->size();
+  const auto level_of = [mean](float value) {
+    return 2 * std::signbit(value) + (std::fabs(value) > mean);
+  };
+  double sums[4] = {};
+  int64_t counts[4] = {};
+  for (float value : *values) {
+    sums[level_of(value)] += value;
+    ++counts[level_of(value)];
+  }
+  for (float& value : *values) value = sums[level_of(value)] / counts[level_of(value)];
+}
+
 class EncodeSparseOp : public Op {
  public:
   explicit EncodeSparseOp(OpKernelConstruction* context) : Op(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("is_bfloat16", &is_bfloat16_));
+    std::string kept_values;
+    OP_REQUIRES_OK(context, context->GetAttr("kept_values", &kept_values));
+    if (kept_values == "bfloat16") kind_ = kSparseBfloat16;
+    if (kept_values == "2bit") kind_ = kSparseTwoBit;
   }
 
   void Run(OpKernelContext* context) override {
@@ -174,6 +196,12 @@ class EncodeSparseOp : public Op {
       }
     });
 
+    std::vector<float> sent = kept;
+    if (kind_ == kSparseTwoBit) RoundToLevels(&sent);
+    if (kind_ == kSparseBfloat16) {
+      std::transform(kept.begin(), kept.end(), sent.begin(), NearestBfloat16);
+    }
+
     // The input's memory becomes that of what is left, if nobody else reads it.
     Tensor* left;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output(
@@ -185,19 +213,18 @@ class EncodeSparseOp : public Op {
         std::copy_n(values + begin, std::min(kPiece, size - begin), rest + begin);
       }
       for (int64_t i = starts[piece]; i < starts[piece + 1]; ++i) {
-        const float sent = is_bfloat16_ ? NearestBfloat16(kept[i]) : kept[i];
-        rest[places[i]] = kept[i] - sent;
+        rest[places[i]] = kept[i] - sent[i];
       }
     });
-    const SparseLayout layout(places.data(), count, 0, size, is_bfloat16_);
+    const SparseLayout layout(places.data(), count, 0, size, kind_);
     Tensor* message;
     OP_REQUIRES_OK(context, context->allocate_output(
                                 0, TensorShape({layout.length}), &message));
-    WriteSparse(layout, places.data(), kept.data(), message->flat<uint8_t>().data());
+    WriteSparse(layout, places.data(), sent.data(), message->flat<uint8_t>().data());
   }
 
  private:
-  bool is_bfloat16_;
+  uint8_t kind_ = kSparseFloat32;
 };
 
 REGISTER_OP("ResnetTopkThreshold")
@@ -217,7 +244,7 @@ REGISTER_OP("ResnetEncodeSparse")
     .Input("threshold: float")
     .Output("message: uint8")
     .Output("left: float")
-    .Attr("is_bfloat16: bool")
+    .Attr("kept_values: {'float32', 'bfloat16', '2bit'}")
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->Vector(c->UnknownDim()));
       c->set_output(1, c->input(0));

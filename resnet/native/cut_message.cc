@@ -51,7 +51,7 @@ class PieceWriter {
   // Appends the message of kept values, which are in the vector's values from `begin` on.
   void AppendSparse(const uint32_t* places, const float* kept, int64_t count,
                     int64_t begin, int64_t size) {
-    const SparseLayout layout(places, count, begin, size, whole_.kind == kSparseBfloat16);
+    const SparseLayout layout(places, count, begin, size, whole_.kind);
     WriteSparse(layout, places, kept, Append(layout.length));
   }
 

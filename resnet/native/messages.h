@@ -20,7 +20,7 @@
 namespace resnet {
 
 constexpr uint8_t kDense = 0, kSparseFloat32 = 1, kSparseBfloat16 = 2, kTernary = 3,
-                  kQsgd = 4, kFloat16 = 5, kBfloat16 = 6;
+                  kQsgd = 4, kFloat16 = 5, kBfloat16 = 6, kSparseTwoBit = 7;
 constexpr int64_t kHeaderBytes = 8;
 // Per vector: the bytes of a dense message fit into 31 bits, also those of its header.
 constexpr int64_t kMaxValues = (int64_t{1} << 29) - 3;
@@ -118,8 +118,18 @@ struct Message {
   const uint8_t* end;
 
   int64_t size() const { return end - body; }
-  bool is_sparse() const { return kind == kSparseFloat32 || kind == kSparseBfloat16; }
+  bool is_sparse() const {
+    return kind == kSparseFloat32 || kind == kSparseBfloat16 || kind == kSparseTwoBit;
+  }
 };
+
+constexpr int64_t kLevelBytes = 16;  // Of the four levels of values that are sent in 2 bits.
+
+// The bytes of the kept values in a sparse message.
+inline int64_t KeptBytes(uint8_t kind, int64_t count) {
+  if (kind == kSparseTwoBit) return kLevelBytes + CeilDivide(count, 4);
+  return count * (kind == kSparseBfloat16 ? 2 : 4);
+}
 
 inline absl::Status Corrupt(const std::string& what) {
   return absl::DataLossError(
@@ -172,15 +182,15 @@ inline absl::Status CheckLength(const Message& message, int64_t num_values) {
       expected = 2 * num_values;
       break;
     case kSparseFloat32:
-    case kSparseBfloat16: {
+    case kSparseBfloat16:
+    case kSparseTwoBit: {
       if (message.size() < 4) return wrong_length(4);
       const int64_t count = Load<uint32_t>(message.body);
       if (count > num_values || message.bit_width > 31) {
         return Corrupt(absl::StrCat(count, " of ", num_values, " values are kept"));
       }
-      const int64_t value_bytes = message.kind == kSparseFloat32 ? 4 : 2;
-      const int64_t least =
-          4 + count * value_bytes + CeilDivide(count * message.bit_width, 8);
+      const int64_t least = 4 + KeptBytes(message.kind, count) +
+                            CeilDivide(count * message.bit_width, 8);
       return message.size() >= least ? absl::OkStatus() : wrong_length(least);
     }
     case kTernary:
@@ -225,9 +235,18 @@ inline absl::Status TakeMessage(const uint8_t** from, const uint8_t* end,
 template <typename Visit>
 absl::Status ForEachKept(const Message& message, int64_t num_values, const Visit& visit) {
   const int64_t count = Load<uint32_t>(message.body);
-  const bool is_bfloat16 = message.kind == kSparseBfloat16;
   const uint8_t* values = message.body + 4;
-  const uint8_t* remainders = values + count * (is_bfloat16 ? 2 : 4);
+  const auto value_at = [&](int64_t i) {
+    switch (message.kind) {
+      case kSparseTwoBit:
+        return Load<float>(values + 4 * (values[kLevelBytes + i / 4] >> 2 * (i % 4) & 3));
+      case kSparseBfloat16:
+        return WidenBfloat16(Load<uint16_t>(values + 2 * i));
+      default:
+        return Load<float>(values + 4 * i);
+    }
+  };
+  const uint8_t* remainders = values + KeptBytes(message.kind, count);
   const uint8_t* unary = remainders + CeilDivide(count * message.bit_width, 8);
   BitReader reader(remainders, unary);
   int64_t place = -1, last_bit = -1, i = 0;
@@ -244,8 +263,7 @@ absl::Status ForEachKept(const Message& message, int64_t num_values, const Visit
       if (place >= num_values) {
         return Corrupt(absl::StrCat("index ", place, " of ", num_values));
       }
-      visit(place, is_bfloat16 ? WidenBfloat16(Load<uint16_t>(values + 2 * i))
-                               : Load<float>(values + 4 * i));
+      visit(place, value_at(i));
       ++i;
     }
   }
@@ -302,17 +320,17 @@ struct SparseLayout {
   //   num_kept: Their number.
   //   first_place: The place at which the piece begins.
   //   num_values: Length of the piece.
-  //   bfloat16: Whether the kept values are sent in bfloat16.
+  //   kind_of_message: That of a sparse message.
   SparseLayout(const uint32_t* places, int64_t num_kept, int64_t first_place,
-               int64_t num_values, bool bfloat16)
+               int64_t num_values, uint8_t kind_of_message)
       : count(num_kept),
         begin(first_place),
         size(num_values),
-        is_bfloat16(bfloat16),
+        kind(kind_of_message),
         bit_width(RiceWidth(num_values, num_kept)) {
     int64_t num_unary_bits = count;
     for (int64_t i = 0; i < count; ++i) num_unary_bits += Gap(places, i) >> bit_width;
-    remainders = values + count * (is_bfloat16 ? 2 : 4);
+    remainders = values + KeptBytes(kind, count);
     unary = remainders + CeilDivide(count * bit_width, 8);
     const int64_t sparse_length = unary + CeilDivide(num_unary_bits, 8);
     const int64_t dense_length = kHeaderBytes + 4 * size;
@@ -325,7 +343,7 @@ struct SparseLayout {
   }
 
   int64_t count, begin, size;
-  bool is_bfloat16;
+  uint8_t kind;
   int bit_width;
   int64_t values = kHeaderBytes + 4, remainders, unary;
   bool is_dense;   // Whether the sparse message would be longer.
@@ -333,29 +351,37 @@ struct SparseLayout {
 };
 
 // Writes the message of the kept values of a vector, or of a piece of it:
-// `layout.length` bytes.
+// `layout.length` bytes. The values are those that are sent: bfloat16 ones, or up to four
+// different ones, where the kind of the message has no others.
 inline void WriteSparse(const SparseLayout& layout, const uint32_t* places,
-                        const float* kept, uint8_t* to) {
+                        const float* sent, uint8_t* to) {
   std::fill_n(to, layout.length, 0);
   if (layout.is_dense) {
     StoreHeader(layout.length, kDense, 0, to);
     for (int64_t i = 0; i < layout.count; ++i) {
-      Store(layout.is_bfloat16 ? NearestBfloat16(kept[i]) : kept[i],
-            to + kHeaderBytes + 4 * (places[i] - layout.begin));
+      Store(sent[i], to + kHeaderBytes + 4 * (places[i] - layout.begin));
     }
     return;
   }
-  StoreHeader(layout.length, layout.is_bfloat16 ? kSparseBfloat16 : kSparseFloat32,
-              layout.bit_width, to);
+  StoreHeader(layout.length, layout.kind, layout.bit_width, to);
   Store(static_cast<uint32_t>(layout.count), to + kHeaderBytes);
+  uint8_t* values = to + layout.values;
+  int num_levels = 0;
   BitWriter remainders(to + layout.remainders);
   uint8_t* unary = to + layout.unary;
   int64_t bit = -1;
   for (int64_t i = 0; i < layout.count; ++i) {
-    if (layout.is_bfloat16) {
-      Store(RoundToBfloat16(kept[i]), to + layout.values + 2 * i);
+    if (layout.kind == kSparseTwoBit) {
+      int level = 0;  // By its bits, as NaN equals nothing.
+      while (level < num_levels && std::memcmp(values + 4 * level, sent + i, 4) != 0) {
+        ++level;
+      }
+      if (level == num_levels && level < 4) Store(sent[i], values + 4 * num_levels++);
+      values[kLevelBytes + i / 4] |= (level & 3) << 2 * (i % 4);
+    } else if (layout.kind == kSparseBfloat16) {
+      Store(RoundToBfloat16(sent[i]), values + 2 * i);
     } else {
-      Store(kept[i], to + layout.values + 4 * i);
+      Store(sent[i], values + 4 * i);
     }
     const uint32_t gap = layout.Gap(places, i);
     remainders.Append(gap & ((uint32_t{1} << layout.bit_width) - 1), layout.bit_width);

@@ -322,12 +322,11 @@ def _messages(numbers: Numbers, _: pathlib.Path) -> Results:
         for states, bucket, norm in ((1, 0, "max"), (4, 64, "l2"), (15, 512, "max")):
             settings = {"states": states, "bucket": bucket, "norm": norm}
             sent.append(ops.resnet_encode_qsgd(values, stream, **settings))
-        for count, is_bfloat16 in ((1, False), (-(-size // 9), True)):
+        few = -(-size // 9)
+        for count, kept in ((1, "float32"), (few, "bfloat16"), (few, "2bit")):
             threshold = ops.resnet_topk_threshold(values, tf.constant(count, tf.int64))
             yield threshold
-            sent.append(
-                ops.resnet_encode_sparse(values, threshold, is_bfloat16=is_bfloat16)
-            )
+            sent.append(ops.resnet_encode_sparse(values, threshold, kept_values=kept))
         coded = [of.message for of in sent]
         yield coded, [of.left for of in sent]
         for kind, dtype in (

@@ -131,10 +131,7 @@ def open_mpi(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 class Slurm:
     """A Slurm of two nodes, both this machine, and of 256 that don't answer.
 
-    Attributes:
-        folder: The folder of its files.
-        environment: The environment of its programs. All tests share it, so that none
-            may change it for the others.
+    All tests share the environment of its programs, so that none may change it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -212,11 +209,7 @@ class Slurm:
     ) -> str:
         """Waits for a state of a job; returns what the job has printed by then.
 
-        Args:
-            number: The number of the job.
-            output: The file of its output.
-            is_reached: Whether that state is reached, given what Slurm knows of the job
-                and the lines that it has printed.
+        `is_reached` gets what Slurm knows of the job, and what is in its output.
         """
         deadline = time.monotonic() + _JOB_SECONDS
         while True:
@@ -235,10 +228,6 @@ class Slurm:
 
         Slurm looks for such jobs every half minute. However slow the machine, the job
         has then started, and at least `signal_seconds` less half a minute to end.
-
-        Args:
-            number: The number of the job.
-            signal_seconds: The time before the limit at which Slurm signals it.
         """
         hours, minutes, _ = map(int, self.job(number)["RunTime"].split(":"))
         limit = 60 * hours + minutes + signal_seconds // 60 + 1
@@ -248,10 +237,6 @@ class Slurm:
         """Starts a job that has reached its limit again, with an hour of time.
 
         Slurm would wait for two minutes.
-
-        Args:
-            number: The number of the job.
-            output: The file of its output.
         """
         self.wait_for(
             number,

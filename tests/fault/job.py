@@ -34,9 +34,7 @@ _HYDRAS_FILE = re.compile(rb"/tmp/hydra_hwloc_xmlfile_\w{6}")
 class Job:
     """One start of a program on some ranks.
 
-    Attributes:
-        process: mpirun's.
-        ended_after: Seconds from `faulted_at` to its end, once it has ended.
+    `process` is mpirun's, `ended_after` the seconds from `faulted_at` to its end.
     """
 
     def __init__(
@@ -158,12 +156,7 @@ class Job:
         return found
 
     def child_pid(self, job: str, index: int) -> int:
-        """Returns the process of a TensorFlow server, once it is there.
-
-        Args:
-            job: Its TensorFlow job, `ps` or `worker`.
-            index: Its number among those of the job.
-        """
+        """Returns a TensorFlow server of the job `ps` or `worker`, once it is there."""
         words = f"--job={job}\0--index={index}\0".encode()
         found: list[int] = []
 
@@ -226,11 +219,8 @@ class Job:
         What a killed job has not finished in its model_dir is there until the next one
         trains, which leaves it if it is still there then.
 
-        Args:
-            within_seconds: How long it may take to go.
-            hydra_is_cut_off: Whether Hydra's proxies couldn't end as they should, as
-                after MPI_Abort: each then leaves a file of its own, which ranks can't
-                know of (BUILD_NOTES.md). So it is after a failure on several hosts.
+        Where Hydra's proxies are cut off, as by MPI_Abort or after a failure on several
+        hosts, each leaves a file that ranks can't know of (BUILD_NOTES.md).
         """
         if self._is_on_hosts and self.process.poll() not in (0, REQUEUE_EXIT_CODE):
             hydra_is_cut_off = True
@@ -292,8 +282,7 @@ class Job:
 class _Terminal:
     """A terminal whose output is copied to a file until it is closed.
 
-    Attributes:
-        screen: Its file descriptor for the programs that run in it.
+    `screen` is its file descriptor for the programs that run in it.
     """
 
     def __init__(self, output: int) -> None:

@@ -104,7 +104,10 @@ Vector Encode() {
   } else {
     const float threshold = static_cast<float>(Draw(0, 30)) / 10;
     vector.encoded = Call("ResnetEncodeSparse", {values, Scalar(threshold)},
-                          {{"is_bfloat16", kind == 2}}, types);
+                          {{"kept_values", std::string(OneIn(3)    ? "2bit"
+                                                       : kind == 2 ? "bfloat16"
+                                                                   : "float32")}},
+                          types);
   }
   Expect(vector.encoded.status.ok(), vector.encoded.status.message);
   return vector;
@@ -261,7 +264,8 @@ void ShortMemory() {
   const std::vector<tf::DataType> types{tf::DT_UINT8, tf::DT_FLOAT};
   const std::vector<Outcome> outcomes{
       Call("ResnetTopkThreshold", {values, Scalar<int64_t>(9)}, {}, {tf::DT_FLOAT}),
-      Call("ResnetEncodeSparse", {values, Scalar(1.0f)}, {{"is_bfloat16", false}}, types),
+      Call("ResnetEncodeSparse", {values, Scalar(1.0f)}, {{"kept_values", std::string("2bit")}},
+           types),
       Call("ResnetEncodeTernary", {values, stream}, {}, types)};
   for (const Outcome& outcome : outcomes) {
     Expect(outcome.status.code == absl::StatusCode::kResourceExhausted, "memory suffices");

@@ -27,10 +27,6 @@ class Lockstep:
 
     It has a communicator of its own, and waits without using the CPU, which programs
     that only one rank starts need.
-
-    Attributes:
-        rank: This rank, from 0.
-        num_ranks: The number of ranks.
     """
 
     def __init__(self, mpi: Any) -> None:
@@ -67,10 +63,8 @@ class Lockstep:
     def from_rank_0(self, function: Callable[[], Any]) -> Any:
         """Returns to each rank what rank 0's call of a function returns.
 
-        It begins when all ranks have come here, and ends on all when it is done.
-
-        Raises:
-            AssertionError: On the other ranks, if it fails.
+        It begins when all ranks have come here, and ends on all when it is done. If it
+        fails, it is an AssertionError on the other ranks.
         """
         value, error = None, None
         self._wait()

@@ -4,11 +4,9 @@ from pathlib import Path
 
 
 def prepare(raw: Path, data_dir: Path) -> None:
-    """Prepares the images of a folder as data_dir/tiny_pictures/1.0.0.
+    """Prepares raw/train/<class>/* and raw/validation/<class>/*, as JPEG.
 
-    Args:
-        raw: Holds train/<class>/* and validation/<class>/*, as JPEG.
-        data_dir: The folder of sets.
+    The set is data_dir/tiny_pictures/1.0.0.
     """
     import tensorflow_datasets as tfds  # Takes seconds.
 

@@ -101,9 +101,7 @@ def sent(
 class Reference:
     """The exchange of some vectors in NumPy, those of a rank in one bucket.
 
-    Attributes:
-        left: What each rank has not sent of each vector.
-        num_bytes: The bytes of each rank's messages in the last step.
+    `left` is what each rank has not sent of each vector, `num_bytes` what it sent last.
     """
 
     def __init__(

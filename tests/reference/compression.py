@@ -4,6 +4,7 @@ The formats are described in `resnet/exchange/codecs/`. A corrupt message is a
 ValueError.
 """
 
+import itertools
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from resnet.config.compression import CompressionSettings, topk_count
 
 DENSE, SPARSE_FLOAT32, SPARSE_BFLOAT16, TERNARY, QSGD, FLOAT16, BFLOAT16 = range(7)
+TWO_BIT = 7  # And sparse.
 _VALUE_BYTES = {DENSE: 4, FLOAT16: 2, BFLOAT16: 2}
 _HEADER = struct.Struct("<IBBH")
 
@@ -55,7 +57,7 @@ def encode(
         "thresholdv": lambda: np.float32(settings.threshold),
         "adaptivethreshold": lambda: threshold_of_adaptive(values),
     }[method]()
-    return encode_sparse(values, threshold, settings.kept_values == "bfloat16")
+    return encode_sparse(values, threshold, settings.kept_values)
 
 
 def decode_mean(messages: Bytes, sizes: Sequence[int], num_ranks: int) -> list[Values]:
@@ -80,7 +82,7 @@ def split(messages: Bytes) -> tuple[int, int, bytes, Bytes]:
     """Returns kind, bit width and body of the first message, and those after it."""
     _check(len(messages) >= _HEADER.size)
     length, kind, bit_width, zero = _HEADER.unpack(messages[: _HEADER.size].tobytes())
-    _check(not zero and kind <= BFLOAT16 and _HEADER.size <= length <= len(messages))
+    _check(not zero and kind <= TWO_BIT and _HEADER.size <= length <= len(messages))
     body = messages[_HEADER.size : length].tobytes()
     return kind, bit_width, body, messages[length:]
 
@@ -124,15 +126,35 @@ def threshold_of_adaptive(values: Values) -> np.float32:
 
 
 def encode_sparse(
-    values: Values, threshold: np.float32, is_bfloat16: bool = False
+    values: Values, threshold: np.float32, kept_values: str = "float32"
 ) -> tuple[Bytes, Values]:
     """Returns the message of the values of at least a magnitude, and what it lacks."""
     smallest = max(int(threshold.view(np.uint32)), 1)
     indices = np.flatnonzero(_magnitude_bits(values) >= smallest)
-    sent = round_to_bfloat16(values[indices]) if is_bfloat16 else values[indices]
+    kind, rounded = {
+        "float32": (SPARSE_FLOAT32, lambda kept: kept),
+        "bfloat16": (SPARSE_BFLOAT16, round_to_bfloat16),
+        "2bit": (TWO_BIT, round_to_levels),
+    }[kept_values]
+    sent = rounded(values[indices])
     left = values.copy()
     left[indices] -= sent
-    return _sparse_message(indices, sent, values.size, is_bfloat16), left
+    return _sparse_message(indices, sent, values.size, kind), left
+
+
+def round_to_levels(values: Values) -> Values:
+    """Returns for each value the mean of the large or the small ones of its sign."""
+    rounded = values.copy()
+    is_large = np.abs(values) > np.float32(_mean(np.abs(values)))
+    for negative, large in itertools.product((False, True), repeat=2):
+        chosen = (np.signbit(values) == negative) & (is_large == large)
+        rounded[chosen] = _mean(values[chosen])
+    return rounded
+
+
+def _mean(values: Values) -> np.float64:
+    """Returns the mean in float64, added up one by one."""
+    return np.cumsum([*values, 0], dtype=np.float64)[-1] / max(values.size, 1)
 
 
 def round_to_bfloat16(values: Values) -> Values:
@@ -201,7 +223,7 @@ def _decode(kind: int, bit_width: int, body: bytes, num_values: int) -> Values:
         _check(codes.max(initial=0) <= 2 * states)
         of_each = np.repeat(norms, size)[:num_values]
         return _values_of_levels(codes - states, of_each, states)
-    if kind in (SPARSE_FLOAT32, SPARSE_BFLOAT16):
+    if kind in (SPARSE_FLOAT32, SPARSE_BFLOAT16, TWO_BIT):
         indices, sent = _kept(kind, bit_width, body, num_values)
         values = np.zeros(num_values, np.float32)
         values[indices] = sent
@@ -214,7 +236,7 @@ def _decode(kind: int, bit_width: int, body: bytes, num_values: int) -> Values:
 
 
 def _sparse_message(
-    indices: np.ndarray, sent: Values, num_values: int, is_bfloat16: bool
+    indices: np.ndarray, sent: Values, num_values: int, kind: int
 ) -> Bytes:
     """Returns the message of the kept values `sent` at increasing indices."""
     bit_width = 0
@@ -225,11 +247,17 @@ def _sparse_message(
     ends = np.cumsum((gaps >> bit_width) + 1)
     unary = np.zeros(ends[-1] if indices.size else 0, np.uint8)
     unary[ends - 1] = 1
+    numbers = [_upper_half(sent) if kind == SPARSE_BFLOAT16 else sent]
+    if kind == TWO_BIT:
+        bits = sent.view(np.uint32).tolist()
+        levels = list(dict.fromkeys(bits))
+        codes = np.array([levels.index(one) for one in bits], np.int64)
+        numbers = [np.array([*levels, 0, 0, 0, 0][:4]).astype("u4"), _packed(codes, 2)]
     message = join(
-        SPARSE_BFLOAT16 if is_bfloat16 else SPARSE_FLOAT32,
+        kind,
         bit_width,
         np.array([indices.size], np.uint32),
-        _upper_half(sent) if is_bfloat16 else sent,
+        *numbers,
         _packed(gaps & ((1 << bit_width) - 1), bit_width),
         np.packbits(unary, bitorder="little"),
     )
@@ -248,9 +276,15 @@ def _kept(
     count = int.from_bytes(body[:4], "little")
     dtype = np.dtype("<u2" if kind == SPARSE_BFLOAT16 else "<f4")
     values_end = 4 + count * dtype.itemsize
+    if kind == TWO_BIT:
+        values_end = 20 - (-count // 4)
     remainders_end = values_end - (-count * bit_width // 8)
     _check(count <= num_values and remainders_end <= len(body))
-    numbers = np.frombuffer(body[4:values_end], dtype)
+    if kind == TWO_BIT:
+        levels = np.frombuffer(body[4:20], "<f4")
+        numbers = levels[_unpacked(body[20:values_end], 2, count)]
+    else:
+        numbers = np.frombuffer(body[4:values_end], dtype)
     remainders = _unpacked(body[values_end:remainders_end], bit_width, count)
     unary = np.frombuffer(body[remainders_end:], np.uint8)
     ends = np.flatnonzero(np.unpackbits(unary, bitorder="little"))

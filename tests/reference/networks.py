@@ -26,10 +26,7 @@ def change_start_values(
 ) -> keras.Model:
     """Gives biases and normalizations values that no wrong wiring survives.
 
-    Args:
-        model: The network.
-        is_far_from_zero: Whether each channel behind a normalization is far above zero
-            or far below, so that float32 puts no value on the other side of a kink.
+    Far from zero, float32 puts no value behind a normalization beyond a kink.
     """
     generator = np.random.default_rng(5)
     for variable in model.variables:

@@ -9,13 +9,7 @@ from resnet.base.errors import UserError
 def assert_most_are_refused(
     path: Path, read: Callable[[Path], object], step: int
 ) -> None:
-    """Checks that a damaged byte is a UserError, or that nothing reads the byte.
-
-    Args:
-        path: The file.
-        read: A function that reads it.
-        step: The distance between the bytes that are damaged, one at a time.
-    """
+    """Checks that a damaged byte, one each `step`, is a UserError or isn't read."""
     whole, num_refused = path.read_bytes(), 0
     places = range(0, len(whole), step)
     for place in places:

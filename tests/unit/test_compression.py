@@ -90,15 +90,24 @@ def decoded(message: reference.Bytes, num_values: int) -> reference.Values:
     return reference.decode_mean(message, [num_values], 1)[0]
 
 
-@given(values=VECTORS, threshold=st.floats(0, 100, width=32), is_short=st.booleans())
-@example(values=np.float32([1e38, 1, 1e-38]), threshold=0.5, is_short=False)
-@example(values=np.zeros(9, np.float32), threshold=0.0, is_short=True)
-@example(values=np.float32([1 + 2**-8, 1 + 3 * 2**-8]), threshold=0.0, is_short=True)
-def test_a_sparse_message_holds_what_is_kept(values, threshold, is_short):
-    message, left = reference.encode_sparse(values, np.float32(threshold), is_short)
-    kept = np.where(np.abs(values) >= np.float32(threshold), values, np.float32(0))
-    if is_short:
+KEPT = st.sampled_from(["float32", "bfloat16", "2bit"])
+
+
+@given(values=VECTORS, threshold=st.floats(0, 100, width=32), how=KEPT)
+@example(values=np.float32([1e38, 1, 1e-38]), threshold=0.5, how="float32")
+@example(values=np.zeros(9, np.float32), threshold=0.0, how="bfloat16")
+@example(values=np.float32([1 + 2**-8, 1 + 3 * 2**-8]), threshold=0.0, how="bfloat16")
+def test_a_sparse_message_holds_what_is_kept(values, threshold, how):
+    message, left = reference.encode_sparse(values, np.float32(threshold), how)
+    is_kept = (np.abs(values) >= np.float32(threshold)) & (values != 0)
+    kept = np.where(is_kept, values, np.float32(0))
+    if how == "bfloat16":
         kept = reference.round_to_bfloat16(kept)
+    if how == "2bit":
+        kept[is_kept] = reference.round_to_levels(kept[is_kept])
+        assert np.unique(kept[is_kept]).size <= 4
+        square = np.square(left.astype(np.float64)).sum()
+        assert square <= np.square(values.astype(np.float64)).sum() * 1.001
     np.testing.assert_array_equal(decoded(message, values.size), kept)
     np.testing.assert_array_equal(left, values - kept)
     assert len(message) <= 8 + max(values.nbytes, 4)
@@ -135,6 +144,7 @@ SIZES = (1, 4, 5, 63, 64, 65, 239, 240, 241, 1000, 65_519, 65_521, 200_001)
 CASES = [
     CompressionSettings(method="topk", ratio=0.01),
     CompressionSettings(method="topk", ratio=0.3, kept_values="bfloat16"),
+    CompressionSettings(method="topk", ratio=0.1, kept_values="2bit"),
     CompressionSettings(method="topk", ratio=1.0),
     CompressionSettings(method="thresholdv", threshold=1.5),
     CompressionSettings(method="adaptivethreshold"),
@@ -214,6 +224,14 @@ DOCUMENTED = {
         THREE_OF_100,
         (1, 4, struct.pack("<I3f3B", 3, 1, -2, 0.5, 3 | 14 << 4, 0, 0b11001)),
         [0] * 100,
+    ),
+    # The mean magnitude of the kept values is 2. Levels in the order of the values: -1,
+    # 1.5 of 1 and 2, and 4; codes 0, 1, 2, 1.
+    "2bit": (
+        {"method": "thresholdv", "threshold": 0.1, "kept_values": "2bit"},
+        [*[0] * 96, -1, 1, 4, 2],
+        (7, 4, struct.pack("<I4f5B", 4, -1, 1.5, 4, 0, 0b01100100, 0, 0, 0xC0, 3)),
+        [*[0] * 97, -0.5, 0, 0.5],
     ),
     # Zero and the largest leave no choice.
     "ternary": (
@@ -432,7 +450,7 @@ def test_exact_messages_have_the_bytes_of_the_formula(settings):
             assert len(message) == method.coded_bytes(settings, [size])
 
 
-@pytest.mark.parametrize("kept_values", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kept_values", ["float32", "bfloat16", "2bit"])
 def test_sparse_messages_have_about_the_bytes_of_the_formula(kept_values):
     for ratio, size in itertools.product(
         (1e-3, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0), (1, 10, 100, 100_000)

@@ -5,9 +5,9 @@ variables. All numbers in it are little-endian, and bits are counted from the lo
 of the first byte. It begins with a header of 8 bytes:
 
     bytes 0 to 3   length of the message in bytes, with its header, uint32
-    byte 4         kind: 0 dense, 1 and 2 sparse with float32 and bfloat16 (`sparse`),
-                   3 ternary, 4 qsgd, 5 and 6 IEEE half precision and bfloat16
-                   (all `quantized`)
+    byte 4         kind: 0 dense, 1, 2 and 7 sparse with float32, bfloat16 and 2 bits
+                   (`sparse`), 3 ternary, 4 qsgd, 5 and 6 IEEE half precision and
+                   bfloat16 (all `quantized`)
     byte 5         width in bits of the integers in the message, 0 where there are none
     bytes 6 and 7  zero
 

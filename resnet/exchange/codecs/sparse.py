@@ -3,7 +3,8 @@
 Zeros are never kept; NaN always is. After the header of a message (`messages`) follow
 
     bytes 8 to 11  number of kept values k, uint32
-    values         k numbers, float32 or bfloat16, in the order of their indices
+    values         k numbers in the order of their indices, float32 or bfloat16; or four
+                   levels, float32, and k numbers of levels of 2 bits, padded
     remainders     k integers of `bit_width` bits (b) each, padded to a whole byte
     quotients      k unary numbers to the end of the message: as many zero bits as the
                    quotient, then a one; padded with zero bits to a whole byte
@@ -11,9 +12,10 @@ Zeros are never kept; NaN always is. After the header of a message (`messages`) 
 Remainder and quotient are those of each gap divided by `2**b`, a gap being the number
 of dropped values before a kept one since the last kept one, and b the largest with
 2^b <= ln(2) n / k: Rice's code, whose two parts are in streams of their own. For random
-positions it takes 8.1 bits an index where 1 % is kept, 0.04 above their entropy. Where
-the message would be longer than that of all values, it is a dense one of the kept
-values and zeros.
+positions it takes 8.1 bits an index where 1 % is kept, 0.04 above their entropy. Levels
+are the means of the kept values of a sign above their mean magnitude, and of the others
+of this sign, in the order in which they are needed. Where the message would be longer
+than that of all values, it is a dense one of the sent values and zeros.
 
 Sources: sands-lab/layer-wise-aaai20, CIFAR10/core.py, Topk, Thresholdv and
 AdaptiveThreshold; Rice and Plaunt 1971, "Adaptive variable-length coding".
@@ -63,6 +65,5 @@ def _encode(
     values: tf.Tensor, threshold: tf.Tensor, context: Context
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the message of the values of at least a magnitude, and what it lacks."""
-    return messages.ops().resnet_encode_sparse(
-        values, threshold, is_bfloat16=context.settings.kept_values == "bfloat16"
-    )
+    kept = context.settings.kept_values
+    return messages.ops().resnet_encode_sparse(values, threshold, kept_values=kept)
