@@ -31,9 +31,8 @@ def predict(model: keras.Model, images: tf.Tensor, views: str) -> tf.Tensor:
 
     Source of the shifts: Jordan 2024, arXiv:2404.00498, and KellerJordan/
     cifar10-airbench, legacy/airbench94.py (infer), where the mean is that of logits. Of
-    shifts for uncertain images only: the record program of hiverge/cifar10-speedrun,
-    2025, where they are the least certain fifth of the test images. A bound on the
-    margin makes the prediction for an image independent of the others.
+    shifts for uncertain images only: hiverge/cifar10-speedrun, 2025, which shifts the
+    least certain fifth of all; with a bound, predictions don't depend on other images.
     """
     if views == "center":
         return model(images, training=False)
