@@ -196,7 +196,7 @@ std::string Checksum(const std::string& data) {
 }
 
 Outcome Read(const std::string& path, int64_t offset) {
-  return Call("ResnetReadExample", {Scalar(path), Scalar(offset)},
+  return Call("ResnetReadExample", {Scalar(tf::tstring(path)), Scalar(offset)},
               {{"image_key", std::string("image")}, {"label_key", std::string("label")}},
               {tf::DT_STRING, tf::DT_INT64});
 }
@@ -220,7 +220,7 @@ void Records() {
   unlink(path.c_str());
   if (!is_whole) return;
   Expect(read.status.ok(), read.status.message);
-  Expect(read.values<std::string>(0)[0] == image && read.values<int64_t>(1)[0] == label,
+  Expect(read.values<tf::tstring>(0)[0] == image && read.values<int64_t>(1)[0] == label,
          "another image or label is read");
 }
 

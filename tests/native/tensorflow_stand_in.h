@@ -66,7 +66,12 @@ To bit_cast(From from) { return To{from}; }
 namespace tensorflow {
 
 struct bfloat16 { uint16_t bits; };
-using tstring = std::string;
+struct tstring : std::string {
+  using std::string::string;
+  explicit tstring(const std::string& text) : std::string(text) {}
+  void resize_uninitialized(size_t size) { resize(size); }
+  char* mdata() { return data(); }
+};
 enum DataType { DT_FLOAT, DT_BFLOAT16, DT_INT8, DT_UINT8, DT_INT32, DT_INT64, DT_BOOL, DT_STRING };
 template <typename T> struct DataTypeToEnum;
 #define STAND_IN(TYPE, NAME) \
