@@ -18,7 +18,7 @@ from resnet.base.settings import (
 from resnet.config import schedules, topics
 from resnet.config.schedules import Schedule
 
-SMALLEST_IMAGE = 16  # Of which the networks for 32 px leave a pixel.
+SMALLEST_IMAGE = 16  # The last blocks of the networks for 32 px have one pixel of it.
 LARGEST_IMAGE = 1024
 AUGMENTATIONS = (
     "random_resized_crop",

@@ -12,8 +12,7 @@ from resnet.models import layers
 from resnet.models.options import NetworkOptions
 
 PATCH_SIZE = 2
-# The filters of each block. The blocks of airbench96 have a third convolution, and a
-# shortcut over the last two.
+# Blocks of airbench96 have a third convolution, and a shortcut over the last two.
 BLOCK_FILTERS = {"airbench94": (64, 256, 256), "airbench96": (128, 384, 512)}
 LOGIT_SCALE = 1 / 9
 
@@ -21,7 +20,7 @@ LOGIT_SCALE = 1 / 9
 def build(
     name: str, images: keras.KerasTensor, options: NetworkOptions
 ) -> keras.KerasTensor:
-    """Returns the float32 logits of float32 images of the network of a name.
+    """Returns the float32 logits of the network of this name for float32 images.
 
     The kernel of the first layer is 0 until it is computed from training images. Batch
     normalization has no gamma. The source's last pool has a 3x3 window, which for
@@ -30,8 +29,8 @@ def build(
     seed = options.seeds()
     norm = dataclasses.replace(options.batch_norm, fixed_gamma=True, relu=False)
 
-    def gelu(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
-        return layers.Gelu(options.compute_dtype, name=name)(x)
+    def gelu(x: keras.KerasTensor, of: str) -> keras.KerasTensor:
+        return layers.Gelu(options.compute_dtype, name=of)(x)
 
     x = layers.Cast("float32", name="cast")(images)
     x = gelu(layers.Whitening(PATCH_SIZE, name="whitening")(x), "whitening_gelu")

@@ -74,8 +74,9 @@ class Residuals:
     def keep(self, vectors: Sequence[tf.Tensor], left: Sequence[tf.Tensor]) -> None:
         """Keeps what was not sent of the vectors."""
         del vectors
-        for residual, rest in zip(self._residuals, left, strict=False):
-            residual.assign(rest)
+        if self._residuals:
+            for residual, rest in zip(self._residuals, left, strict=True):
+                residual.assign(rest)
 
     def ratio_at(self, step: tf.Tensor) -> Any:
         """Returns the fraction of the values to keep in a step (`Context.ratio`)."""
