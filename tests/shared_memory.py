@@ -44,7 +44,7 @@ def _inodes_of(pid: int) -> Iterator[int]:
             with contextlib.suppress(OSError):
                 if str(file.readlink()).startswith(f"{FOLDER}/"):
                     yield file.stat().st_ino
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
             if f" {FOLDER}/" in line:
                 yield int(line.split()[4])
 

@@ -128,4 +128,4 @@ def apply(threads: Threads, changed: Mapping[str, str | None]) -> str:
 
 def openmp_is_loaded(maps: Path = Path("/proc/self/maps")) -> bool:
     """Returns whether TensorFlow is Intel's with OpenMP, which KMP_* and OMP_* tune."""
-    return maps.exists() and "libiomp5" in maps.read_text()
+    return maps.exists() and "libiomp5" in maps.read_text(errors="replace")

@@ -158,8 +158,8 @@ def find_terminal(proc: Path = Path("/proc")) -> Path | None:
     pid = os.getppid()
     while pid > 1:
         try:
-            name = (proc / str(pid) / "comm").read_text().strip()
-            status = (proc / str(pid) / "stat").read_text()
+            name = (proc / str(pid) / "comm").read_text(errors="replace").strip()
+            status = (proc / str(pid) / "stat").read_text(errors="replace")
             error_output = os.readlink(proc / str(pid) / "fd" / "2")
         except OSError:
             return None

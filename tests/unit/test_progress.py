@@ -197,8 +197,9 @@ def test_other_ranks_are_silent_and_the_first_step_alone_has_no_speed(
 def add_process(proc, pid: int, name: str, parent: int, error_output: str) -> None:
     folder = proc / str(pid)
     (folder / "fd").mkdir(parents=True)
-    (folder / "comm").write_text(name + "\n")
-    (folder / "stat").write_text(f"{pid} ({name}) S {parent} 1 1 0 -1\n")
+    name += "\xff"  # Names of processes needn't be UTF-8.
+    (folder / "comm").write_text(name + "\n", "latin1")
+    (folder / "stat").write_text(f"{pid} ({name}) S {parent} 1 1 0 -1\n", "latin1")
     (folder / "fd" / "2").symlink_to(error_output)
 
 
