@@ -83,10 +83,10 @@ absl::Status ReadPerFilter(const char* name, const OpInputList& given,
 }
 
 // Returns whether Winograd's algorithm is faster than a plain matrix product: its
-// transforms take a small share of the time if there are enough channels (16 as measured).
+// transforms take a small share of the time if there are enough channels (32 as measured).
 bool WinogradIsFaster(const ConvShape& shape) {
-  return shape.kernel_size == 3 && shape.stride == 1 && shape.in_channels >= 16 &&
-         shape.out_channels >= 16;
+  return shape.kernel_size == 3 && shape.stride == 1 && shape.in_channels >= 32 &&
+         shape.out_channels >= 32;
 }
 
 class ConvOp : public Op {

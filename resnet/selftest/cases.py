@@ -129,7 +129,7 @@ def _convolutions(numbers: Numbers, dtype: tf.DType) -> Results:
         yield from _convolution(numbers, dtype, wide, 1, 1, (1_650, num_out))
         yield from _convolution(numbers, dtype, deep, 1, 1, (rows, num_out))
     for images, size, channels in (
-        ((2, 9, 9), 3, (400, 15)),
+        ((2, 9, 9), 3, (200, 31)),
         ((1, 64, 64), 1, (20, 100)),  # Rows in several blocks.
         ((1, 80, 104), 1, (8, 128)),  # An output that is written around the caches.
     ):
@@ -140,7 +140,7 @@ def _winograd(numbers: Numbers, dtype: tf.DType) -> Results:
     """The others: 3x3 with stride 1 and many channels."""
     for _ in range(_WINOGRAD):
         images = (1 + numbers.below(3), 1 + numbers.below(20), 1 + numbers.below(20))
-        channels = 16 + numbers.below(64), 16 + numbers.below(96)
+        channels = 32 + numbers.below(48), 32 + numbers.below(80)
         yield from _convolution(numbers, dtype, images, 3, 1, channels)
 
 
@@ -157,7 +157,7 @@ def _convolution(
     ops: Any = native.ops()
     (batch, height, width), (num_in, num_out) = images_shape, channels
     outputs_shape = (batch, -(-height // stride), -(-width // stride), num_out)
-    is_winograd = size == 3 and stride == 1 and min(channels) >= 16
+    is_winograd = size == 3 and stride == 1 and min(channels) >= 32
     # Exact sums of products; Winograd's algorithm computes in float32.
     is_whole = dtype == tf.bfloat16 and not is_winograd
     draw = numbers.whole if is_whole else numbers.floats
