@@ -13,6 +13,8 @@ from resnet.hardware import cpu_features
 from tests import tiny_set
 from tests.made_once import made_once
 
+Report = pytest.TestReport | pytest.CollectReport
+
 # Hypothesis fails tests slower than 0.2 s, and a busy machine makes any test slow. Its
 # examples are others in each run, so a run needs fewer than the 100 of its default.
 hypothesis.settings.register_profile("ours", deadline=None, max_examples=40)
@@ -54,29 +56,17 @@ def _has_what_it_needs(item: pytest.Item) -> bool:
     )
 
 
-def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Report, Report]:
     """Turns a skip into a failure under CI, where it would hide a hole."""
+    report = yield
     if os.environ.get("CI") and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"skipped, which is a failure under CI: {report.longrepr}"
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[
-    None, pytest.TestReport, pytest.TestReport
-]:
-    report = yield
-    _refuse_skip(report)
     return report
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Generator[
-    None, pytest.CollectReport, pytest.CollectReport
-]:
-    report = yield
-    _refuse_skip(report)
-    return report
+pytest_make_collect_report = pytest_runtest_makereport  # Of a whole file.
 
 
 @pytest.fixture(scope="session")

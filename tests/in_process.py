@@ -60,6 +60,12 @@ def run(program: ModuleType, *arguments: str) -> Done:
         return Done(code, _read(stdout), _read(stderr))
 
 
+def succeeded(done: Any) -> Any:
+    """Returns how a program, of either kind, has ended: with the exit code 0."""
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def assert_refused(
     done: Done | subprocess.CompletedProcess[str], message: str = ""
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from launch import plan, topology
 from launch.commands import Labels
 from launch.dialects import DIALECTS
-from tests.in_process import run
+from tests.in_process import run, succeeded
 from tests.processes import completed
 
 pytestmark = pytest.mark.cluster
@@ -22,17 +22,13 @@ RUN = ("--recipe=digits", "--train_batch_size=720", "--launcher=openmpi")
 
 
 def planned(*flags: str) -> dict:
-    done = run(plan, *flags, "--print=json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(succeeded(run(plan, *flags, "--print=json")).stdout)
 
 
 def launched(
     words: list[str], environment: dict[str, str]
 ) -> subprocess.CompletedProcess:
-    done = completed(words, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done
+    return succeeded(completed(words, env=environment))
 
 
 @pytest.mark.parametrize("ranks_per_node", range(1, min(len(NODE.cores), 6) + 1))

@@ -10,7 +10,7 @@ import pytest
 from launch import plan, topology
 from launch.commands import Labels
 from launch.dialects import DIALECTS
-from tests.in_process import run
+from tests.in_process import run, succeeded
 from tests.processes import write_program
 
 pytestmark = pytest.mark.cluster
@@ -34,16 +34,13 @@ while :; do sleep 0.1; done
 
 
 def printed(*flags: str) -> str:
-    done = run(plan, *flags)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return succeeded(run(plan, *flags)).stdout
 
 
 def submitted(slurm, path: Path, *options: str, **variables: str) -> dict[str, str]:
     """Submits a batch file; returns what Slurm knows of the job."""
     words = ("sbatch", "--parsable", *options, str(path))
-    done = slurm.run(*words, env={**slurm.environment, **variables})
-    assert done.returncode == 0, done.stderr
+    done = succeeded(slurm.run(*words, env={**slurm.environment, **variables}))
     return slurm.job(done.stdout.strip())
 
 
@@ -100,8 +97,7 @@ def test_srun_starts_ranks_with_the_planned_cores(slurm, ranks_per_node):
     # The libraries of unpacked programs aren't those of this environment's MPI.
     python = ["env", "-u", "LD_LIBRARY_PATH", sys.executable]
     words[program : program + 2] = [*python, binding]
-    done = slurm.run(*words)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(slurm.run(*words))
     found = json.loads(done.stdout)
     assert len(found) == ranks_per_node
     for one in found:
@@ -114,8 +110,7 @@ def test_srun_probes_the_nodes_of_an_allocation(slurm, tmp_path):
     (tmp_path / "hosts").write_text("here\n")
     program = [sys.executable, str(REPOSITORY / "launch/plan.py")]
     flags = ("--probe", f"--hosts={tmp_path}/hosts", *RUN, "--print=json")
-    done = slurm.run("salloc", "--exclusive", "--nodes=1", *program, *flags)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(slurm.run("salloc", "--exclusive", "--nodes=1", *program, *flags))
     found = json.loads(done.stdout)["topology"]
     assert found["hosts"] == ["here"]
     assert len(found["cores"]) == len(NODE.cores)

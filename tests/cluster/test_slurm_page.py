@@ -10,6 +10,7 @@ import pytest
 
 from launch import plan, topology
 from tests import in_process, smallest
+from tests.in_process import succeeded
 from tests.jobs.test_pages import commands
 from tests.processes import write_program
 
@@ -73,15 +74,13 @@ def test_a_training_stops_at_its_limit_and_resumes(
     folders = (f"--data_dir={records}", f"--model_dir={tmp_path}/run")
     length = ("--train_steps=10000000", "--warmup_steps=1", "--eval_every=100000epochs")
     words = ("--probe", "--recipe=digits", *flags, *folders, *length)
-    done = in_process.run(plan, *words, "--launcher=slurm", "--print=script")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(in_process.run(plan, *words, "--launcher=slurm", "--print=script"))
     (tmp_path / "job.slurm").write_text(done.stdout)
     variables = {**slurm.environment, "VENV": str(environment)}
     output = tmp_path / "job.log"
     limit = ("--time=60", f"--signal=B:USR1@{SAVING_SECONDS}", f"--output={output}")
     sbatch = ("sbatch", "--parsable", *limit, str(tmp_path / "job.slurm"))
-    job = slurm.run(*sbatch, env=variables)
-    assert job.returncode == 0, job.stderr
+    job = succeeded(slurm.run(*sbatch, env=variables))
     number = job.stdout.strip()
     slurm.wait_for(number, output, lambda _, log: re.search(r"^step \d+/", log, re.M))
     slurm.reach_limit(number, SAVING_SECONDS)
@@ -108,8 +107,7 @@ def test_a_job_unpacks_its_archive_once_and_runs_from_there(slurm, tmp_path):
     subprocess.run(tar, check=True)
     ranks = ("--probe", "--ranks_per_node=1", "--recipe=digits", "--launcher=slurm")
     words = (*ranks, f"--bundle={archive}", "--print=script")
-    done = in_process.run(plan, *words)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(in_process.run(plan, *words))
     (tmp_path / "job.slurm").write_text(done.stdout)
     variables = {
         **slurm.environment,

@@ -84,27 +84,17 @@ def test_a_rank_that_is_killed_in_a_step_is_named(start, model_dir, fails, rank)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_is_killed_before_the_first_step(start, model_dir, fails, rank):
-    job = start()
-    job.wait_until(lambda: (model_dir / "lock").exists())
-    job.kill(rank)
-    fails(job, f"kill -9 of rank {rank} before the first step", DEATH_SECONDS)
-    assert f"error: rank {rank} on" in job.output
-    assert_nothing_is_left(job, model_dir)
-    assert_resumes(start, model_dir)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_is_killed_while_gradients_are_added_up(
-    start, model_dir, fails, rank
-):
+@pytest.mark.parametrize("when", ["before the first step", "in an all-reduce"])
+def test_a_rank_that_is_killed_elsewhere_is_named(start, model_dir, fails, rank, when):
     job = start("--stall_seconds=60")
-    job.wait_for_step(7)
-    job.kill(1 - rank, signal.SIGSTOP)  # The rank now waits for this one's gradients.
-    time.sleep(1)
+    if when == "before the first step":
+        job.wait_until(lambda: (model_dir / "lock").exists())
+    else:
+        job.wait_for_step(7)
+        job.kill(1 - rank, signal.SIGSTOP)  # The rank waits for this one's gradients.
+        time.sleep(1)
     job.kill(rank)
-    fails(job, f"kill -9 of rank {rank} in an all-reduce", DEATH_SECONDS)
+    fails(job, f"kill -9 of rank {rank} {when}", DEATH_SECONDS)
     assert f"error: rank {rank} on" in job.output
     assert_nothing_is_left(job, model_dir)
     assert_resumes(start, model_dir)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import smallest
-from tests.in_process import assert_refused, run
+from tests.in_process import assert_refused, run, succeeded
 from tests.processes import completed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -44,14 +44,12 @@ def test_the_input_benchmark_compares_four_ways(records):
 @pytest.mark.slow
 def test_the_benchmark_of_scale_converts_and_starts(tmp_path):
     arguments = (f"--work_dir={tmp_path}", "--num_images=1000", "--rounds=1")
-    done = run_program("imagenet_scale.py", *arguments)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run_program("imagenet_scale.py", *arguments))
     assert "conversion: " in done.stdout
     assert "checks of 1,000 examples" in done.stdout
     for start in ("first epoch", "last epoch", "in the middle"):
         assert f"{start} (step" in done.stdout
-    again = run_program("imagenet_scale.py", *arguments)
-    assert again.returncode == 0, again.stderr
+    again = succeeded(run_program("imagenet_scale.py", *arguments))
     assert "conversion: " not in again.stdout
 
 

@@ -16,6 +16,7 @@ from tests.converter_program import (
     run,
     write,
 )
+from tests.in_process import succeeded
 from tests.processes import completed
 from tests.record_reader import read_examples
 
@@ -23,8 +24,7 @@ from tests.record_reader import read_examples
 def test_a_raw_folder_becomes_records_that_tensorflow_reads(raw, tmp_path):
     records = tmp_path / "records"
     more = ("--train_shards=4", "--num_processes=1")
-    done = convert(raw, records, *more, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(convert(raw, records, *more, cwd=tmp_path))
     assert "train: 18 images, 4 shards\n" in done.stdout
     assert "validation: 4 images, 1 shard\n" in done.stdout
     assert "re-encoded as RGB JPEG: 2 (1 CMYK JPEG, 1 PNG)\n" in done.stdout
@@ -61,12 +61,10 @@ def test_the_command_that_is_suggested_trains_ten_grey_images(tmp_path):
         name = f"my images/train/{'cat' if index % 2 else 'dog'}/{index}.png"
         write(tmp_path / name, encoded_image(index, "PNG", "L"))
     raw, records = tmp_path / "my images", tmp_path / "my records"
-    done = convert(raw, records, "--num_processes=1", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(convert(raw, records, "--num_processes=1", cwd=tmp_path))
     (command,) = re.findall(r"^next: +(.*)$", done.stdout, re.M)
     words = [*shlex.split(command), "--stop_after_steps=1"]
-    trained = completed(words, cwd=tmp_path)
-    assert trained.returncode == 0, trained.stderr
+    succeeded(completed(words, cwd=tmp_path))
     assert load_config(f"{records}-model").recipe == "own"
 
 
@@ -88,8 +86,7 @@ def test_the_number_of_processes_and_the_way_to_start_change_no_byte(raw, tmp_pa
 def test_a_folder_whose_name_is_not_utf8_is_named_in_what_is_printed(raw, tmp_path):
     records = tmp_path / os.fsdecode(b"records\xff")
     strict = {**os.environ, "PYTHONIOENCODING": "utf-8"}  # As in most locales.
-    converted = convert(raw, records, env=strict)
-    assert converted.returncode == 0, converted.stderr
+    converted = succeeded(convert(raw, records, env=strict))
     assert f"records: {tmp_path}/records\\udcff\n" in converted.stdout
     flags = ("--verify", f"--local_scratch_dir={records}")
     for code in (0, 1):

@@ -9,6 +9,7 @@ from PIL import Image
 from sklearn import datasets, metrics
 
 from resnet.evaluation import prediction_file
+from tests.in_process import succeeded
 
 pytestmark = pytest.mark.multiprocess
 
@@ -32,8 +33,7 @@ def records(tmp_path_factory, run_ranks) -> Path:
     (folder / "labels.csv").write_text("\n".join(rows))
     flags = f"--labels={folder}/labels.csv", "--multi_label", "--validation_fraction=.2"
     target = f"--local_scratch_dir={folder}/records"
-    done = run_ranks(1, "data_prep/imagenet_to_tfrecords.py", *flags, target)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run_ranks(1, "data_prep/imagenet_to_tfrecords.py", *flags, target))
     assert "several labels an image: 10 (0, 1, 2" in done.stdout
     return folder / "records"
 
@@ -63,8 +63,7 @@ def test_labels_are_learned_evaluated_and_predicted(run_ranks, records, tmp_path
     for num_ranks in (1, 2):
         file = tmp_path / f"{num_ranks}.json"
         flags = *folders, f"--json_file={file}", "--store_predictions"
-        done = run_ranks(num_ranks, "eval/resnet_eval.py", *flags)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(run_ranks(num_ranks, "eval/resnet_eval.py", *flags))
         assert "Mean average precision = 0." in done.stderr
         evaluated.append(json.loads(file.read_text()))
     for name in ("mean_average_precision", "mean_roc_auc", "classes", "count"):

@@ -12,7 +12,7 @@ import pytest
 
 from launch import plan, topology
 from tests import smallest
-from tests.in_process import run
+from tests.in_process import run, succeeded
 from tests.jobs.conftest import MPIRUN, REPOSITORY
 from tests.processes import completed, write_program
 
@@ -30,18 +30,14 @@ BLAUNCH = '#!/bin/sh\n[ "$1" != -n ] || shift\nshift\nexec sh -c "$*"\n'
 
 def planned(*flags: str) -> dict:
     """Returns a plan."""
-    done = run(plan, *flags, "--print=json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(succeeded(run(plan, *flags, "--print=json")).stdout)
 
 
 def launch(words: list[str], **environment: str) -> subprocess.CompletedProcess:
     """Runs a command with this environment's mpirun."""
     path = f"{MPIRUN.parent}:{os.environ['PATH']}"
     known = {"PATH": path, "PYTHONPATH": str(REPOSITORY), "HYDRA_LAUNCHER": "fork"}
-    done = completed(words, env={**os.environ, **known, **environment})
-    assert done.returncode == 0, done.stderr
-    return done
+    return succeeded(completed(words, env={**os.environ, **known, **environment}))
 
 
 def bound(values: dict, *flags: str, **environment: str) -> list[dict]:
@@ -194,8 +190,7 @@ def test_a_planned_script_trains_and_a_planned_command_evaluates(records, tmp_pa
     folders = (f"--data_dir={records}", f"--model_dir={tmp_path}/runs/one")
     small = ("--image_size=32", "--train_batch_size=6", "--train_steps=2")
     flags = (*RUN[:1], smallest.FLAG, *small, "--warmup_steps=1", *folders)
-    done = run(plan, *nodes, *flags, "--print=script")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run(plan, *nodes, *flags, "--print=script"))
     script = tmp_path / "job.sh"
     script.write_text(done.stdout)
     launch(["bash", str(script), "--seed=3"], VENV=sys.prefix)

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests import damaged_record, smallest
+from tests.in_process import succeeded
 
 pytestmark = pytest.mark.multiprocess
 
 
 def test_a_warning_of_rank_1_names_it_and_that_of_all_ranks_is_rank_0s(run_ranks):
-    job = run_ranks(2, "tests/jobs/warn_on_ranks.py")
-    assert job.returncode == 0, job.stderr
+    job = succeeded(run_ranks(2, "tests/jobs/warn_on_ranks.py"))
     lines = job.stderr.splitlines()
     name = f"rank 1 on {platform.node()}"
     of_rank_1 = [line for line in lines if "rank 1" in line]
@@ -61,8 +61,7 @@ def test_a_corrupt_record_that_rank_1_reads_is_reported_with_its_rank(
 ):
     places = [damaged_record.flip_a_bit(damaged, example) for example in (2, 9, 13, 20)]
     flags = ("--on_bad_record=skip", *flags_of(damaged))
-    job = run_ranks(2, "resnet/resnet_main.py", *flags)
-    assert job.returncode == 0, job.stderr
+    job = succeeded(run_ranks(2, "resnet/resnet_main.py", *flags))
     lines = [line for line in job.stderr.splitlines() if "skipping a record" in line]
     for path, offset in places:
         assert sum(f"byte {offset} of {path} " in line for line in lines) == 1, lines

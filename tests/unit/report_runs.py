@@ -4,6 +4,8 @@ import html.parser
 import json
 from pathlib import Path
 
+import pytest
+
 from resnet.checkpoint import integrity, step_dirs
 from resnet.config.config import save_config
 from resnet.config.recipes import digits
@@ -102,6 +104,7 @@ def words_of(*paths: Path) -> str:
     return " ".join(Reader(text_of(*paths)).text.split())
 
 
-def leave_out_the_library(monkeypatch) -> None:
+@pytest.fixture(autouse=True)
+def small_library(monkeypatch) -> None:
     """Replaces the charts' library, which takes seconds to put together."""
     monkeypatch.setattr(charts, "script_text", lambda: "window.vegaEmbed = null;")

@@ -35,12 +35,10 @@ def test_leftovers_of_killed_writers_are_removed_and_nothing_else(tmp_path):
 
 
 def test_a_write_that_fails_names_its_file(tmp_path):
-    def write_to_full_disk() -> None:
-        with atomic_files.atomic_file(tmp_path / "file"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with pytest.raises(OSError, match=r"No space left on device: '.*/file'"):
-        write_to_full_disk()
+    error = r"No space left on device: '.*/file'"
+    file = atomic_files.atomic_file(tmp_path / "file")
+    with pytest.raises(OSError, match=error), file:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert os.listdir(tmp_path) == []
 
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 from pathlib import Path
 from typing import IO
+from unittest import mock
 
 import pytest
 
@@ -18,7 +19,7 @@ from resnet.config.config import Config, save_config
 from resnet.config.recipes import digits
 from resnet.config.resolve import resolve
 from resnet.metrics import jsonl
-from tests.in_process import assert_refused, run
+from tests.in_process import assert_refused, run, succeeded
 
 TOPK = CompressionSettings(compress="layerwise", ratio=0.01, error_feedback=True)
 QSGD = CompressionSettings(compress="entiremodel", method="qsgd", qstates=7)
@@ -120,8 +121,7 @@ def test_rows_are_all_combinations_that_can_work():
 
 def test_a_row_that_the_program_refuses_is_left_out(job, tmp_path):
     flags = ("--methods=dgc,topk", "--ways=layerwise", "--feedback=without")
-    done = run_study(tmp_path / "study", *flags, "--seeds=1,2")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run_study(tmp_path / "study", *flags, "--seeds=1,2"))
     sentence = "dgc-layerwise is left out: error: dgc needs --optimizer=momentum"
     assert done.stderr.count(sentence) == 1
     runs = json.loads((tmp_path / "study" / "study.json").read_text())["runs"]
@@ -247,8 +247,7 @@ def test_a_study_trains_each_row_with_each_seed_and_keeps_what_is_done(job, tmp_
     assert not (runs / "dense" / "seed-0" / "checkpoints").exists()
 
     more = (*flags, "--train_flags=--eval_every=1epoch", "--seeds=0,2,9")
-    done = run_study(tmp_path / "study", *more)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run_study(tmp_path / "study", *more))
     assert "dense, seed 9: diverged after step 4" in done.stderr
     assert "| dense | - | - | 10.00 (0.00 to 20.00), 1 diverged | 3 |" in done.stdout
     assert len(job.calls) == 6
@@ -277,21 +276,17 @@ def test_an_interrupted_study_stops_its_training_and_resumes(job, tmp_path):
     assert (done.returncode, job.signals) == (130, [signal.SIGTERM])
     assert "interrupted; the same command resumes the study" in done.stderr
     job.is_stopped, job.signals = False, []
-    done = run_study(tmp_path / "study", *flags)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run_study(tmp_path / "study", *flags))
     assert len(job.calls) == 3  # The first one twice.
 
 
 def test_checkpoints_are_kept_until_the_study_has_the_result(
     job, tmp_path, monkeypatch
 ):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
     flags = ("--methods=topk", "--ways=layerwise", "--feedback=without")
     checkpoints = tmp_path / "study" / "runs" / "dense" / "seed-0" / "checkpoints"
     with monkeypatch.context() as patched:
-        patched.setattr(StudyFile, "add", interrupted)
+        patched.setattr(StudyFile, "add", mock.Mock(side_effect=KeyboardInterrupt))
         assert run_study(tmp_path / "study", *flags).returncode == 130
     assert checkpoints.exists()
     assert run_study(tmp_path / "study", *flags).returncode == 0

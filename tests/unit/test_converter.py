@@ -18,7 +18,7 @@ from data_prep.conversion.plan import Plan
 from data_prep.records import indexing, manifest, verification
 from resnet.data import record_files
 from tests.converter_program import content, convert_here, encoded_image, write
-from tests.in_process import assert_refused
+from tests.in_process import assert_refused, succeeded
 from tests.record_reader import read_examples
 
 
@@ -90,8 +90,7 @@ def test_bad_images_can_be_left_out_also_after_one_ended_a_run(raw, bad, tmp_pat
     one, two = tmp_path / "one", tmp_path / "two"
     more = ("--train_shards=9", "--num_processes=1")
     skip = "--on_bad_image=skip"
-    done = convert_here(raw, one, *more, skip)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(convert_here(raw, one, *more, skip))
     assert "train: 17 images, 9 shards\n" in done.stdout
     assert "skipped images (can't be decoded): 1," in done.stdout
     train = manifest.load(str(one), "train").manifest.splits["train"]
@@ -111,8 +110,7 @@ def test_what_makes_the_figures_of_a_set_doubtful_is_said(tmp_path, how):
     for name in ("6.heic", "c/7.jpg", "c/8.jpg"):
         write(tmp_path / "raw/train/a" / name, b"")
     for _ in range(2):  # Also of a set that is finished.
-        done = convert_here(tmp_path / "raw", tmp_path / "records", *how)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(convert_here(tmp_path / "raw", tmp_path / "records", *how))
         two, four = (tmp_path / f"raw/{names[index]}.jpg" for index in (1, 3))
         assert (
             f"1 of 2 validation images, such as {four}, equal to {two}:" in done.stderr
@@ -158,8 +156,7 @@ def test_a_second_start_takes_images_that_were_replaced_meanwhile(raw, bad, tmp_
     bad.write_bytes(encoded_image(11))
     for index, path in enumerate(sorted((raw / "train").rglob("*.JPEG"))):
         path.write_bytes(encoded_image(40 + index))
-    done = convert_here(raw, records, *more)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(convert_here(raw, records, *more))
     assert f"{num_finished} shards of the earlier run to write again" in done.stderr
     assert convert_here(raw, tmp_path / "other", *more).returncode == 0
     assert content(records) == content(tmp_path / "other")
@@ -188,11 +185,9 @@ def test_a_manifest_stays_and_what_a_kill_at_the_very_end_left_is_removed(
 def test_a_finished_conversion_is_done_if_nothing_has_changed(raw, bad, tmp_path):
     records = tmp_path / "new" / "parents" / "records"
     skip = ("--on_bad_image=skip", "--num_processes=1")
-    first = convert_here(raw, records, *skip)
-    assert first.returncode == 0, first.stderr
+    first = succeeded(convert_here(raw, records, *skip))
     before = content(records)
-    done = convert_here(raw, records, *skip)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(convert_here(raw, records, *skip))
     assert "already converted" in done.stdout
     lines, earlier = done.stdout.splitlines(), first.stdout.splitlines()
     assert [line for line in earlier if line not in lines] == [
@@ -310,8 +305,7 @@ def test_lossless_images_are_stored_as_png_bit_for_bit(lossless, tmp_path):
 def test_one_lossy_image_makes_a_set_of_jpeg(lossless, tmp_path, split, kind):
     write(lossless / split / "c1" / "z.png", encoded_image(9, kind))
     records = tmp_path / "records"
-    done = convert_here(lossless, records, "--num_processes=1")
-    assert done.returncode == 0, done.stderr
+    succeeded(convert_here(lossless, records, "--num_processes=1"))
     assert image_format(records) == "jpeg"
     for name in ("train", "validation"):
         for example in read_examples(records, name):

@@ -11,7 +11,7 @@ from data_prep.conversion import depth_window
 from data_prep.images import depth
 from data_prep.records import manifest
 from tests.converter_program import convert_here, encoded_image, write
-from tests.in_process import assert_refused
+from tests.in_process import assert_refused, succeeded
 from tests.record_reader import read_examples
 from tests.unit.encoded_images import decode, png_of, tiff_of
 
@@ -61,8 +61,7 @@ def assert_scaled(records: pathlib.Path, window: tuple[int, ...]) -> None:
 
 
 def test_the_window_is_that_of_the_training_images_or_stated(raw, tmp_path):
-    done = convert_here(raw, tmp_path / "set", "--num_processes=1")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(convert_here(raw, tmp_path / "set", "--num_processes=1"))
     values = np.concatenate([samples_of(number).ravel() for number in range(8)])
     percentiles = np.percentile(values, [0.1, 99.9], method="inverted_cdf")
     assert window_of(tmp_path / "set") == tuple(percentiles)
@@ -75,8 +74,7 @@ def test_the_window_is_that_of_the_training_images_or_stated(raw, tmp_path):
     assert_refused(
         convert_here(raw, tmp_path / "set", stated), "depth_window is [50, 3000], was"
     )
-    done = convert_here(raw, tmp_path / "other", stated, "--num_processes=1")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(convert_here(raw, tmp_path / "other", stated, "--num_processes=1"))
     assert window_of(tmp_path / "other") == (50, 3000)
     assert_scaled(tmp_path / "other", (50, 3000))
 
@@ -98,10 +96,9 @@ def test_a_set_without_training_images_takes_the_window_of_another(raw, tmp_path
     assert done.returncode == 2
     assert "need --depth_window=LOW,HIGH" in done.stderr
     assert not (tmp_path / "test").exists()
-    done = convert_here(
-        raw, tmp_path / "test", "--depth_window=7,9", "--num_processes=1"
+    done = succeeded(
+        convert_here(raw, tmp_path / "test", "--depth_window=7,9", "--num_processes=1")
     )
-    assert done.returncode == 0, done.stderr
     assert window_of(tmp_path / "test", "validation") == (7, 9)
 
 
@@ -166,10 +163,9 @@ def test_folders_of_formats_that_are_not_read_are_refused_by_name(
 
 
 def test_the_manifest_has_the_window(raw, tmp_path):
-    done = convert_here(
-        raw, tmp_path / "set", "--depth_window=5,9", "--num_processes=1"
+    succeeded(
+        convert_here(raw, tmp_path / "set", "--depth_window=5,9", "--num_processes=1")
     )
-    assert done.returncode == 0, done.stderr
     path = tmp_path / "set" / manifest.FILE_NAME
     fields = json.loads(path.read_text())
     assert fields["depth_window"] == [5, 9]

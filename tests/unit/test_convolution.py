@@ -80,6 +80,19 @@ def assert_near(ours, expected, tolerance: float) -> None:
 TOLERANCE = {tf.float32: 1e-5, tf.bfloat16: 8e-3}
 
 
+def assert_as_exact_as_stock_ops(sizes, kernel_size, filters, stride, dtype) -> None:
+    """Compares outputs and gradients for images of sizes [batch, ..., channels]."""
+    images = tf.cast(normal(*sizes), dtype)
+    kernel = normal(kernel_size, kernel_size, sizes[-1], filters, seed=1)
+    batch, *sides, _ = sizes
+    weights = normal(batch, *(-(-side // stride) for side in sides), filters, seed=2)
+    inputs = images, tf.constant(kernel), stride, weights
+    ours = outputs_and_gradients(convolution.conv2d, *inputs, {})
+    assert [array.dtype for array in ours] == [dtype, dtype, tf.float32]
+    for one, other in zip(ours, expected_of(*inputs), strict=True):
+        assert_near(one, other, TOLERANCE[dtype])
+
+
 @settings(max_examples=25)
 @given(
     batch=st.integers(1, 3),
@@ -93,18 +106,8 @@ TOLERANCE = {tf.float32: 1e-5, tf.bfloat16: 8e-3}
 def test_outputs_and_gradients_are_those_of_stock_ops(
     batch, height, width, channels, filters, kernel_size, stride, dtype
 ):
-    images = tf.cast(normal(batch, height, width, channels), dtype)
-    kernel = tf.constant(normal(kernel_size, kernel_size, channels, filters, seed=1))
-    shape = (batch, -(-height // stride), -(-width // stride), filters)
-    weights = normal(*shape, seed=2)
-    ours = outputs_and_gradients(
-        convolution.conv2d, images, kernel, stride, weights, {}
-    )
-    assert [array.dtype for array in ours] == [dtype, dtype, tf.float32]
-    for one, other in zip(
-        ours, expected_of(images, kernel, stride, weights), strict=True
-    ):
-        assert_near(one, other, TOLERANCE[dtype])
+    sizes = batch, height, width, channels
+    assert_as_exact_as_stock_ops(sizes, kernel_size, filters, stride, dtype)
 
 
 # Each kind of convolution that ResNet-50 has at 224 px: side, channels, size, filters,
@@ -128,17 +131,8 @@ RESNET50 = [
 def test_those_of_resnet50_are_as_exact_as_stock_ops(
     side, channels, size, filters, stride, dtype
 ):
-    images = tf.cast(normal(2, side, side, channels), dtype)
-    kernel = tf.constant(normal(size, size, channels, filters, seed=1))
-    out = -(-side // stride)
-    weights = normal(2, out, out, filters, seed=2)
-    ours = outputs_and_gradients(
-        convolution.conv2d, images, kernel, stride, weights, {}
-    )
-    for one, other in zip(
-        ours, expected_of(images, kernel, stride, weights), strict=True
-    ):
-        assert_near(one, other, TOLERANCE[dtype])
+    sizes = 2, side, side, channels
+    assert_as_exact_as_stock_ops(sizes, size, filters, stride, dtype)
 
 
 @pytest.mark.parametrize(("size", "channels"), [(1, 32), (3, 32), (3, 5)])

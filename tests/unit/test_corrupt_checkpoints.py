@@ -8,6 +8,7 @@ import os
 import pathlib
 import shutil
 import threading
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -15,6 +16,7 @@ import tensorflow as tf
 from resnet.base.errors import UserError
 from resnet.checkpoint import integrity, step_dirs, tensors
 from resnet.checkpoint.step_dirs import of_step, saved_steps
+from tests.unit.failing_calls import failing
 from tests.unit.simulated_ranks import on_all_ranks
 from tests.unit.small_checkpoint import save
 
@@ -110,21 +112,16 @@ def test_a_file_server_that_fails_for_a_moment_costs_no_checkpoint(
 def test_a_folder_that_cannot_be_listed_is_not_one_without_checkpoints(
     tmp_path, monkeypatch
 ):
-    def fail(folder):
-        raise OSError(errno.EIO, "Input/output error")
-
     save(tmp_path, 1)
-    monkeypatch.setattr(os, "listdir", fail)
+    monkeypatch.setattr(os, "listdir", failing(errno.EIO))
     with pytest.raises(UserError, match="checkpoints can't be read now: Input/output"):
         tensors.load_newest(tmp_path)
 
 
 def test_intact_files_that_cannot_be_read_again_are_no_damage(tmp_path, monkeypatch):
-    def fail(prefix):
-        raise tf.errors.UnknownError(None, None, "Input/output error")
-
     save(tmp_path, 1)
-    monkeypatch.setattr(tf.train, "load_checkpoint", fail)
+    error = tf.errors.UnknownError(None, None, "Input/output error")
+    monkeypatch.setattr(tf.train, "load_checkpoint", mock.Mock(side_effect=error))
     with pytest.raises(UserError, match="can't be read now: Input/output error"):
         tensors.load_newest(tmp_path, quarantine=True)
     assert saved_steps(tmp_path) == [1]
@@ -133,12 +130,9 @@ def test_intact_files_that_cannot_be_read_again_are_no_damage(tmp_path, monkeypa
 def test_a_damaged_one_that_cannot_be_renamed_is_warned_of(
     tmp_path, monkeypatch, caplog
 ):
-    def refuse(path, target):
-        raise OSError(errno.EROFS, "Read-only file system")
-
     folder = save_two(tmp_path)
     (folder / DATA).unlink()
-    monkeypatch.setattr(pathlib.Path, "rename", refuse)
+    monkeypatch.setattr(pathlib.Path, "rename", failing(errno.EROFS))
     assert tensors.load_newest(tmp_path, quarantine=True).step == 1
     assert f"{folder} can't be renamed (Read-only file system)" in caplog.text
 

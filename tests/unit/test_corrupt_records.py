@@ -19,6 +19,7 @@ from resnet.data.corrupt_records import (
 )
 from resnet.data.record_files import RecordFiles
 from tests.converter_program import encoded_image
+from tests.unit.failing_calls import failing
 
 NUM_EXAMPLES = 13
 
@@ -94,10 +95,7 @@ def test_whole_records_are_not_corrupt(records, put_record):
 
 
 def test_a_file_that_cannot_be_read_now_is_no_mistake_of_the_user(records, monkeypatch):
-    def fail(path, offset):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(tfrecord, "read_at", fail)
+    monkeypatch.setattr(tfrecord, "read_at", failing(errno.EIO))
     with pytest.raises(RuntimeError) as caught:
         CorruptRecords(records, "skip").detect(np.array([7]))
     path = records.paths[records.file_of_example[7]]

@@ -9,7 +9,7 @@ from PIL import Image
 from data_prep import digits
 from data_prep.sources import raw_data
 from tests.converter_program import content
-from tests.in_process import assert_refused, run
+from tests.in_process import assert_refused, run, succeeded
 
 
 def load_digits() -> Any:
@@ -61,8 +61,7 @@ def test_the_program_writes_the_same_bytes_into_an_empty_folder_alone(
 ):
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path)
-    first = run(digits, "--digits_dir=out")
-    assert first.returncode == 0, first.stderr
+    first = succeeded(run(digits, "--digits_dir=out"))
     assert "train: 1,437 images, validation: 360 images" in first.stdout
     assert os.listdir(tmp_path) == ["out"]
     assert content(tmp_path / "out") == content(digits_dir)

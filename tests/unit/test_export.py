@@ -23,7 +23,7 @@ from resnet.evaluation.predictor import Preprocessor
 from resnet.export import contents, end_of_training, formats
 from resnet.export.formats import ExportedNetwork
 from resnet.watchdog import history
-from tests.in_process import Done
+from tests.in_process import Done, succeeded
 from tests.unit import exported_run
 
 pytestmark = pytest.mark.usefixtures("one_block")
@@ -230,8 +230,7 @@ def test_a_saved_model_reads_files_of_any_size_as_evaluation_does(exports, tmp_p
         model_dir=str(tmp_path),
     )
     exported_run.save(tmp_path, config, 1)
-    done = exported_run.export(config, "savedmodel", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
+    succeeded(exported_run.export(config, "savedmodel", tmp_path / "out"))
     pixels = np.random.default_rng(3).integers(0, 256, (6, 8, 3), np.uint8)
     files = []
     for kind, mode, size in (

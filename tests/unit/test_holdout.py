@@ -15,7 +15,7 @@ from data_prep.sources import raw_data
 from data_prep.sources.image_list import Entry, ImageList, Source
 from resnet.base.errors import UserError
 from tests.converter_program import content, convert_here, encoded_image, write
-from tests.in_process import assert_refused
+from tests.in_process import assert_refused, succeeded
 from tests.record_reader import read_examples
 
 pytestmark = pytest.mark.usefixtures("one_process_is_this")
@@ -155,8 +155,7 @@ def test_the_same_files_are_held_out_also_when_others_are_renamed_or_added(
     raw, tmp_path
 ):
     flags = ("--validation_fraction=0.3", "--num_processes=1")
-    done = convert_here(raw, tmp_path / "one", *flags)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(convert_here(raw, tmp_path / "one", *flags))
     assert "classes with one image, or copies of one: 'c'" in done.stderr
     assert "--validation_fraction" not in done.stderr
     first = held_out(tmp_path / "one")
@@ -199,8 +198,7 @@ def test_folds_of_a_folder_are_other_images_each_time(raw, tmp_path):
 def test_a_source_without_validation_is_converted_and_told_how_to_get_one(
     raw, tmp_path
 ):
-    done = convert_here(raw, tmp_path / "records", "--num_processes=1")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(convert_here(raw, tmp_path / "records", "--num_processes=1"))
     assert "no validation split" in done.stderr
     assert "--validation_fraction=0.1" in done.stderr
     contents = manifest.load(str(tmp_path / "records"), "train").manifest

@@ -12,6 +12,7 @@ import pytest
 
 from launch import plan
 from tests import in_process
+from tests.in_process import succeeded
 from tests.processes import completed
 
 LAUNCH = Path(__file__).resolve().parents[2] / "launch" / "jobs"
@@ -85,8 +86,7 @@ def test_the_scripts_run_the_published_commands_and_hand_on_flags(
     site, name, expected, suffix
 ):
     flags = ["--seed=3", "--first_phase=some where"]
-    result = run_script(site, f"{name}.{suffix}", *flags)
-    assert result.returncode == 0, result.stderr
+    result = succeeded(run_script(site, f"{name}.{suffix}", *flags))
     words = expected.split(" ")
     for letter, folder in (("C", CLONE), ("D", "records"), ("O", "out put")):
         pattern = rf"(^|=){letter}(/|$)"
@@ -198,8 +198,7 @@ def test_the_demo_removes_what_an_earlier_one_made_alone(site):
     for name in ("model/checkpoints", "images/7", "records-model"):
         (clone / "demo-run" / name).mkdir(parents=True)
     (clone / "demo-run/eval.json").touch()
-    done = completed(demo)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(completed(demo))
     assert os.listdir(clone / "demo-run") == ["records-model"]
     assert "Removing demo-run/eval.json of the earlier demo" in done.stdout
     assert "records-model" not in done.stdout

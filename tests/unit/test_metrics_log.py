@@ -3,6 +3,7 @@ import math
 import os
 import types
 from contextlib import closing
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from resnet.metrics import jsonl, metrics_log, run_log
 from resnet.metrics.metrics_log import AppendFile, EventFile, MetricsLog
 from resnet.metrics.run_log import RunLog
 from resnet.watchdog.client import WatchdogClient
+from tests.unit.failing_calls import failing
 
 TRAIN = {"loss": 2.0, "learning_rate": 0.1, "images_per_second": 30.5}
 EVAL = {"top1": 0.5, "top5": 0.75, "loss": 1.5, "count": 50_000}
@@ -119,14 +121,11 @@ def test_lines_that_are_missing_are_counted(tmp_path, caplog):
 def test_a_file_that_cannot_be_used_is_a_sentence_and_its_lines_stay(
     tmp_path, monkeypatch
 ):
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     (tmp_path / "folder" / jsonl.FILE).mkdir(parents=True)
     with pytest.raises(UserError, match=r"can't be read and written: Is a directory"):
         MetricsLog(tmp_path / "folder", 0, rank=0)
     write_steps(tmp_path, 0, [1, 2])
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
     with pytest.raises(UserError, match="No space left on device"):
         MetricsLog(tmp_path, 1, rank=0)
     assert steps_in(tmp_path) == [1, 2]
@@ -164,13 +163,12 @@ def test_tensorboard_can_read_the_numbers_of_each_kind(tmp_path):
 
 
 def test_curves_that_cannot_be_written_end_no_run(tmp_path, monkeypatch):
-    def full(*arguments, **facts):
-        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
-
+    full = tf.errors.ResourceExhaustedError(None, None, "No space left on device")
     log = MetricsLog(tmp_path, 0, rank=0)
     log.write("train", 1, 0.1, TRAIN)
     for action in ("write", "flush", "close"):
-        monkeypatch.setattr(tf.io.TFRecordWriter, action, full)
+        failing_action = mock.Mock(side_effect=full)
+        monkeypatch.setattr(tf.io.TFRecordWriter, action, failing_action)
     for kind in ("train", "eval"):  # Of an open file, and of one that isn't there yet.
         log.write(kind, 2, 0.2, TRAIN)
     log.close()
@@ -256,16 +254,13 @@ def test_what_a_full_disk_refuses_comes_later_and_in_order(tmp_path, caplog):
 def test_a_file_that_is_removed_or_replaced_gets_all_its_lines_again(
     tmp_path, monkeypatch, caplog
 ):
-    def full(path, data):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     path, other = tmp_path / "log", tmp_path / "other"
     path.write_text("old\n")
     file = AppendFile(path)
     file.write("1\n")
     path.unlink()
     with monkeypatch.context() as patched:
-        patched.setattr(metrics_log, "atomic_write_bytes", full)
+        patched.setattr(metrics_log, "atomic_write_bytes", failing(errno.ENOSPC))
         file.write("2\n")
     assert not path.exists()
     file.write("3\n")
@@ -295,12 +290,9 @@ def test_all_lines_are_on_disk_after_a_sync(tmp_path, monkeypatch):
 def test_a_disk_that_fails_at_the_end_ends_no_run_and_is_named(
     tmp_path, monkeypatch, caplog
 ):
-    def fail(descriptor):
-        raise OSError(errno.EIO, "Input/output error")
-
     file = AppendFile(tmp_path / "log")
     file.write("1\n")
-    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
     file.write("", is_synced=True)
     problem = f"{tmp_path / 'log'} can't be written (Input/output error). Its last"
     assert problem in caplog.text

@@ -13,33 +13,26 @@ import pytest
 from resnet.base import output
 from resnet.base.errors import UserError
 from tests.sources import ROOT
+from tests.unit.failing_calls import failing
 
 
-def full_disk() -> int:
-    return os.open("/dev/full", os.O_WRONLY)
-
-
-def closed_pipe() -> int:
-    reader, writer = os.pipe()
+def without_reader(reader: int, writer: int) -> int:
     os.close(reader)
     return writer
 
 
-def lost_terminal() -> int:
-    keyboard, screen = pty.openpty()
-    os.close(keyboard)
-    return screen
-
-
-def not_for_writing() -> int:
-    return os.open(os.devnull, os.O_RDONLY)
-
-
 @pytest.mark.parametrize(
-    "broken", [full_disk, closed_pipe, lost_terminal, not_for_writing]
+    "open_broken",
+    [
+        lambda: os.open("/dev/full", os.O_WRONLY),
+        lambda: without_reader(*os.pipe()),
+        lambda: without_reader(*pty.openpty()),
+        lambda: os.open(os.devnull, os.O_RDONLY),
+    ],
+    ids=["full disk", "closed pipe", "lost terminal", "not for writing"],
 )
-def test_a_stream_that_cannot_be_written_raises_nothing(broken):
-    descriptor = broken()
+def test_a_stream_that_cannot_be_written_raises_nothing(open_broken):
+    descriptor = open_broken()
     with pytest.raises(OSError, match=r"\[Errno"):
         os.write(descriptor, b"text\n")
     stream = output.stream(descriptor, None)
@@ -129,11 +122,8 @@ def test_notes_of_an_import_are_left_out_and_warnings_are_not(capfd):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE])
 def test_a_result_is_not_lost_silently(monkeypatch, number):
-    def fail(descriptor: int, data: bytes) -> int:
-        raise OSError(number, os.strerror(number))
-
     monkeypatch.setattr(sys, "stdout", output.stream(1, None))
-    monkeypatch.setattr(output.os, "write", fail)
+    monkeypatch.setattr(output.os, "write", failing(number))
     if number == errno.EPIPE:  # As of `head`, which has read enough.
         output.print_result("a plan")
         return

@@ -10,7 +10,7 @@ from PIL import Image
 from data_prep.records import manifest
 from data_prep.records.manifest import Manifest, Shard, Split
 from launch import place_shards
-from tests.in_process import assert_refused, run
+from tests.in_process import assert_refused, run, succeeded
 
 
 def contents(num_shards: int) -> Manifest:
@@ -53,8 +53,7 @@ def converted(tmp_path, write_tiny_set) -> Path:
 
 def test_the_files_of_a_node_are_printed_one_a_line(converted):
     flags = ("--num_nodes=2", "--node=1")
-    done = run(place_shards, f"--data_dir={converted}", *flags)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run(place_shards, f"--data_dir={converted}", *flags))
     names = done.stdout.splitlines()
     assert names[:2] == ["manifest.json", "train-index.npy"]
     assert names[2:] == ["train/train-00001-of-00003", "train/train-00002-of-00003"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch import hosts, plan, topology
-from tests.in_process import Done, assert_refused, run
+from tests.in_process import Done, assert_refused, run, succeeded
 from tests.processes import completed, write_program
 from tests.unit import planning_page
 
@@ -91,8 +91,7 @@ def test_a_set_without_training_images_can_be_evaluated(records, tmp_path):
     del content["splits"]["train"]
     path.write_text(json.dumps(content))
     flags = ("--job=eval", "--recipe=digits", f"--data_dir={path.parent}")
-    done = run(plan, *NODE, *flags)
-    assert done.returncode == 0, done.stderr
+    succeeded(run(plan, *NODE, *flags))
 
 
 def test_the_number_of_examples_is_that_of_the_data_set(records):
@@ -171,8 +170,7 @@ def probe_all(tmp_path, monkeypatch):
 
 
 def test_every_host_of_a_file_is_probed(probe_all):
-    done = probe_all(a=8, b=8, c=8, d=8)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(probe_all(a=8, b=8, c=8, d=8))
     values = json.loads(done.stdout)
     assert values["num_processes"] == 4
     assert values["topology"]["hosts"] == ["a", "b", "c", "d"]

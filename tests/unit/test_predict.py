@@ -25,7 +25,7 @@ from resnet.config.config import Config, save_config
 from resnet.evaluation.predictor import top_classes
 from resnet.optim.train_state import TrainState
 from tests.converter_program import convert_here
-from tests.in_process import Done, assert_refused, run
+from tests.in_process import Done, assert_refused, run, succeeded
 from tests.record_reader import read_examples
 from tests.unit import exported_run
 from tests.unit.encoded_images import encode, noise, png_of, tiff_of
@@ -98,8 +98,7 @@ def test_probabilities_are_those_of_the_evaluation_of_a_converted_set(
 ):
     raw, records = tmp_path / "raw", tmp_path / "records"
     write_images(raw, kinds)
-    converted = convert_here(raw, records, "--num_processes=1")
-    assert converted.returncode == 0, converted.stderr
+    succeeded(convert_here(raw, records, "--num_processes=1"))
     config = dataclasses.replace(
         run_with_ema,
         eval_crop=crop,
@@ -206,8 +205,7 @@ def test_an_exported_network_predicts_as_its_run_does(run_with_ema, tmp_path, na
     write_images(raw, LOSSLESS | LOSSY)
     folder = f"--model_dir={run_with_ema.model_dir}"
     kind = path.suffix.removeprefix(".") or "savedmodel"
-    done = run(export, folder, f"--out={path}", f"--format={kind}")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run(export, folder, f"--out={path}", f"--format={kind}"))
     expected = predicted(run(predict, folder, "--json", str(raw / "val")))
     exported = f"--exported_model={path}"
     done = run(predict, exported, "--json", "--batch_size=3", str(raw / "val"))
@@ -229,8 +227,7 @@ def test_images_are_turned_and_scaled_as_those_of_the_set(
     write_images(raw, LOSSLESS)
     window = 700, 3_500
     flags = [*flags, f"--depth_window={window[0]},{window[1]}"]
-    converted = convert_here(raw, records, "--num_processes=1", *flags)
-    assert converted.returncode == 0, converted.stderr
+    succeeded(convert_here(raw, records, "--num_processes=1", *flags))
     exif = Image.Exif()
     exif[0x0112] = 6  # The orientation: upright after a quarter turn clockwise.
     with Image.open(raw / "val" / "ant" / "1.png") as upright:

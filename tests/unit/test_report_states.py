@@ -15,19 +15,14 @@ from tests.unit.report_runs import (
     Reader,
     append_line,
     cut_log,
-    leave_out_the_library,
     make_run,
     save_checkpoint,
+    small_library,  # noqa: F401 - pytest finds it.
     text_of,
     words_of,
 )
 
 _NOTHING_SENT = '"bytes_sent_per_step": 0'
-
-
-@pytest.fixture(autouse=True)
-def small_library(monkeypatch):
-    leave_out_the_library(monkeypatch)
 
 
 def test_a_failed_run_says_how_far_it_came_and_why(tmp_path):

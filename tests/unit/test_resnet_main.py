@@ -21,7 +21,7 @@ from resnet.runtime.run_lock import RunLock
 from resnet.training import loop
 from resnet.watchdog import history
 from tests import in_process
-from tests.in_process import Done, assert_refused
+from tests.in_process import Done, assert_refused, succeeded
 from tests.unit.small_checkpoint import save
 
 
@@ -111,8 +111,7 @@ def test_own_images_are_planned_by_their_number_and_sizes(run, records, tmp_path
     assert_refused(run(*flags, "--recipe=own"), "has no median_side")
     path = copy / manifest.FILE_NAME
     path.write_text(path.read_text().replace('"median_side": 0', '"median_side": 40'))
-    done = run(*flags, "--recipe=own", "--num_ranks=2")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run(*flags, "--recipe=own", "--num_ranks=2"))
     assert "global batch 8 = 2 ranks x 4" in done.stdout
     assert "at the end of the training: the median" in done.stdout
     assert_refused(run(*flags, "--recipe=own", "--num_ranks=16"), "Start fewer ranks")
@@ -123,8 +122,7 @@ def test_without_a_recipe_a_small_set_is_told_the_fitting_one(run, records, tmp_
     for more in ((), ("--explain",)):
         assert_refused(run(*flags, *more), "Lower it, or take --recipe=own")
     sized = (*flags, "--train_batch_size=4", "--train_steps=20", "--explain")
-    done = run(*sized)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run(*sized))
     assert "has 8 training images: --recipe=own fits it" in done.stderr
     assert "fits it" not in run(*sized, "--recipe=digits").stderr
 

@@ -22,6 +22,7 @@ from resnet.metrics import jsonl
 from resnet.runtime.run_lock import FILE, Locked, RunLock
 from resnet.training import run_folder
 from resnet.watchdog import history
+from tests.unit.failing_calls import failing
 from tests.unit.small_checkpoint import save
 
 LINE = jsonl.encode(jsonl.make_line("eval", 10, 1.0, {"top1": 0.5}))
@@ -254,10 +255,7 @@ def test_a_folder_in_the_place_of_the_lock_is_a_sentence(tmp_path):
 def test_a_file_system_without_locks_is_worked_on_with_a_warning(
     tmp_path, monkeypatch, caplog
 ):
-    def no_lock(descriptor, operation):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", no_lock)
+    monkeypatch.setattr(fcntl, "flock", failing(errno.ENOLCK))
     RunLock(tmp_path).release()
     assert "supports no locks" in caplog.text
 
@@ -316,15 +314,12 @@ def fail_for(monkeypatch, descriptor: int, number: int) -> None:
 
 @pytest.mark.parametrize("is_stale", [False, True])
 def test_a_folder_that_was_removed_is_refused(tmp_path, monkeypatch, is_stale):
-    def fail(path, **options):
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-
     (tmp_path / "model").mkdir()
     lock = RunLock(tmp_path / "model")
     lock.require()
     with monkeypatch.context() as patched:
         if is_stale:
-            patched.setattr(pathlib.Path, "stat", fail)
+            patched.setattr(pathlib.Path, "stat", failing(errno.ESTALE))
         else:
             shutil.rmtree(tmp_path / "model")
         with pytest.raises(UserError, match=r"it was removed or replaced\."):

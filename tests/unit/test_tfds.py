@@ -16,6 +16,7 @@ from data_prep.records import indexing, manifest
 from data_prep.sources import tfds
 from resnet.base.errors import UserError
 from tests.converter_program import run_here
+from tests.in_process import succeeded
 from tests.record_reader import read_examples
 
 pytestmark = pytest.mark.usefixtures("index_cache")
@@ -95,8 +96,7 @@ def test_a_download_that_fails_is_not_tried_for_minutes(data_dir, monkeypatch):
 def test_a_data_set_becomes_records(data_dir, tmp_path):
     records = tmp_path / "records"
     flags = ("--tfds_name=nameless_images", f"--tfds_data_dir={data_dir}")
-    done = run_here(*flags, f"--local_scratch_dir={records}")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run_here(*flags, f"--local_scratch_dir={records}"))
     assert "re-encoded" not in done.stdout
     contents = manifest.load(str(records), "train").manifest
     assert contents.class_names == ("0", "1", "2")
@@ -217,8 +217,7 @@ def test_a_label_is_chosen_and_formats_that_are_not_read_are_converted(tmp_path)
     flags = ("--tfds_name=twice_labelled", f"--tfds_data_dir={tmp_path}")
     records = tmp_path / "records"
     more = ("--tfds_label=coarse", f"--local_scratch_dir={records}")
-    done = run_here(*flags, *more)
-    assert done.returncode == 0, done.stderr
+    succeeded(run_here(*flags, *more))
     contents = manifest.load(str(records), "train").manifest
     assert contents.class_names == ("\u00e9", "f")
     assert contents.splits["train"].label_counts == (2, 2)

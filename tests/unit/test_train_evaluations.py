@@ -3,6 +3,7 @@
 import pathlib
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -208,13 +209,6 @@ def test_a_trial_is_evaluated_only_if_it_is_asked_to(run, tmp_path, monkeypatch)
     assert saved_steps(tmp_path)[-1] == 2
 
 
-class Fails(Top1s):
-    """An evaluator that is interrupted."""
-
-    def evaluate(self, penalty: float) -> Result:
-        raise KeyboardInterrupt
-
-
 @pytest.mark.usefixtures("nothing_computed")
 def test_an_evaluation_that_was_interrupted_is_done_again_and_no_step_with_it(
     run, tmp_path, monkeypatch
@@ -224,7 +218,9 @@ def test_an_evaluation_that_was_interrupted_is_done_again_and_no_step_with_it(
         "mode": "train_and_eval",
         "eval_every": "2steps",
     }
-    monkeypatch.setattr(evaluations, "Evaluator", Fails())
+    evaluator = Top1s()
+    evaluator.evaluate = mock.Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr(evaluations, "Evaluator", evaluator)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, **facts)
     assert saved_steps(tmp_path) == [2]
