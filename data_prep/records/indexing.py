@@ -203,12 +203,6 @@ def _are_equal_chunks(counts: Sequence[int]) -> bool:
     return True
 
 
-def _place_of(label: int, files: Sequence[ScannedFile]) -> str:
-    """Returns the name of the first record with a label."""
-    file = next(file for file in files if label in file.labels)
-    return file.place(file.offsets[np.flatnonzero(file.labels == label)[0]])
-
-
 def _save_where_allowed(
     layout: Layout, scanned: dict[str, list[ScannedFile]]
 ) -> pathlib.Path:
@@ -296,10 +290,13 @@ def _classes(
         return allowed, layout.class_names
     present = range(allowed.start, int(labels.max()) + 1)
     if len(present) > max(_MAX_CLASSES, _MAX_CLASSES_PER_EXAMPLE * len(labels)):
+        last = present[-1]
+        file = next(file for file in files if last in file.labels)
+        place = file.place(file.offsets[np.flatnonzero(file.labels == last)[0]])
         raise UserError(
             f"the labels in {layout.root} must be those of its classes; there are"
-            f" {len(labels):,} examples, and {_place_of(present[-1], files)} has the"
-            f" label {present[-1]:,}. Create the records again."
+            f" {len(labels):,} examples, and {place} has the label {last:,}. Create the"
+            " records again."
         )
     return present, _names_of(present, layout, files)
 

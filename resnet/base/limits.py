@@ -63,9 +63,12 @@ def cgroups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def read(path: Path) -> str:
-    """Returns the stripped text of a file; empty if Linux refuses to read it."""
+    """Returns the stripped text of a file; empty if Linux refuses to read it.
+
+    Names of processes and files in it needn't be UTF-8.
+    """
     try:
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()
     except OSError:
         return ""
 

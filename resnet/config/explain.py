@@ -131,7 +131,12 @@ def _facts(
         length += f"; training stops after step {config.last_step:,}"
     yield "recipe", f"{recipe.name}, from {recipe.source}"
     yield "published", recipe.published
-    yield "network", _network(config)
+    yield (
+        "network",
+        f"{config.model}{_clauses(_OF_NETWORK, config)} in {config.precision},"
+        f" evaluated at {config.image_size} px, batch normalization with momentum"
+        f" {config.batch_norm_momentum:g}{_clauses(_OF_NORMALIZATION, config)}",
+    )
     several = f", several labels an image, {config.num_classes:,} in all"
     yield "examples", f"{config.num_train_examples:,}{several * config.multi_label}"
     yield "global batch", batch
@@ -175,14 +180,6 @@ def _clauses(forms: Mapping[str, str], config: Config) -> str:
         form.format(values[name], **values)
         for name, form in forms.items()
         if getattr(config, name) != getattr(Config, name)
-    )
-
-
-def _network(config: Config) -> str:
-    return (
-        f"{config.model}{_clauses(_OF_NETWORK, config)} in {config.precision},"
-        f" evaluated at {config.image_size} px, batch normalization with momentum"
-        f" {config.batch_norm_momentum:g}{_clauses(_OF_NORMALIZATION, config)}"
     )
 
 

@@ -11,6 +11,8 @@ import platform
 from collections.abc import Callable
 from pathlib import Path
 
+from resnet.base import limits
+
 # Linux has numbers in place of the names of Arm's cores.
 _ARM_CORES = {
     "0x41 0xd08": "Cortex-A72",
@@ -49,11 +51,7 @@ def model_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 def _first(names: tuple[str, ...], cpuinfo: Path) -> str:
     """Returns the first value of some fields; an empty text if there is none."""
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        return ""
-    for line in lines:
+    for line in limits.read(cpuinfo).splitlines():
         name, _, value = line.partition(":")
         if name.strip() in names:
             return value.strip()

@@ -5,16 +5,15 @@ import platform
 import time
 from pathlib import Path
 
+from resnet.base import limits
+
 
 def boot_id(root: Path = Path("/")) -> str:
     """Returns what two hosts share only if they are one machine.
 
     It is Linux's random number of this boot or, if that can't be read, the host's name.
     """
-    try:
-        return (root / "proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return platform.node()
+    return limits.read(root / "proc/sys/kernel/random/boot_id") or platform.node()
 
 
 def process_age_seconds() -> float:

@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from resnet.base import limits
+
 _CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -30,11 +32,7 @@ def group_by_core(cpus: Iterable[int], topology: Path = _CPUS) -> list[tuple[int
     """
     cores: dict[tuple[tuple[int, int, int], str], list[int]] = {}
     for cpu in sorted(cpus):
-        try:
-            path = topology / f"cpu{cpu}/topology/thread_siblings_list"
-            threads = path.read_text()
-        except OSError:
-            threads = ""
+        threads = limits.read(topology / f"cpu{cpu}/topology/thread_siblings_list")
         cores.setdefault((place(cpu, topology), threads), []).append(cpu)
     keys = sorted(cores, key=lambda key: (key[0], cores[key]))
     return [tuple(cores[key]) for key in keys]

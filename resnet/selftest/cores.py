@@ -79,17 +79,14 @@ def _in_processes(cpus: Sequence[int], path: pathlib.Path) -> tuple[CoreResult, 
                 failure = f"it has not ended within {_MOST_SECONDS:.0f} s"
         except EOFError:
             process.join()
-            failure = _describe_end(process.exitcode or 0)
+            code = process.exitcode or 0
+            failure = f"its process has ended with exit code {code}, as printed above"
+            if code < 0:
+                failure = f"its process was ended by {signal.Signals(-code).name}"
         process.kill()
         process.join()
         results.append(CoreResult(cpu, core, socket, digests, seconds, failure))
     return tuple(results)
-
-
-def _describe_end(code: int) -> str:
-    if code < 0:
-        return f"its process was ended by {signal.Signals(-code).name}"
-    return f"its process has ended with exit code {code}, as printed above"
 
 
 def _compute(cpu: int, path: pathlib.Path, writer: Connection) -> None:

@@ -55,7 +55,8 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
     save_state = functools.partial(save, manager, log)
     with closing(log), closing(manager), manager.saved_if_failed(save_state):
         if communicator.any_rank(stop_requested(job.signals)):
-            raise _stopped_before(state.step)
+            advice = RESUME if state.step else START_AGAIN
+            raise Preempted(f"stopped before step {state.step + 1}", advice, state.step)
         train_step = _step_of_phase(state, exchange, communicator)
         while True:
             evaluate_and_save(evaluations, manager, log)
@@ -105,11 +106,6 @@ def train_and_evaluate(run: Run, job: Job) -> bool:
             log.receipt()
     log.training_ended(evaluations.target_is_reached)
     return state.step >= config.train_steps or evaluations.target_is_reached
-
-
-def _stopped_before(step: int) -> Preempted:
-    advice = RESUME if step else START_AGAIN
-    return Preempted(f"stopped before step {step + 1}", advice, step)
 
 
 def _stopped(step: int, audit: Audit) -> Preempted:

@@ -8,6 +8,8 @@ import shutil
 import signal
 from pathlib import Path
 
+from resnet.base import limits
+
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
 _LIBC = ctypes.CDLL(None)  # Loaded before a fork, after which little is safe.
 
@@ -36,20 +38,13 @@ def parent_of(pid: int) -> int | None:
 
 def _stat(pid: int) -> list[str]:
     """Returns the state of a process, its parent, and so on; none without a process."""
-    return "".join(_lines(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-
-
-def _lines(path: str) -> list[str]:
-    """Returns the lines of a file of the kernel; none if there is no such file."""
-    try:
-        return Path(path).read_bytes().decode(errors="replace").splitlines()
-    except OSError:
-        return []
+    return limits.read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
 
 
 def shared_memory() -> set[str]:
     """Returns the files of /dev/shm that this process has mapped."""
-    paths = {line.split(maxsplit=5)[-1] for line in _lines("/proc/self/maps")}
+    lines = limits.read(Path("/proc/self/maps")).splitlines()
+    paths = {line.split(maxsplit=5)[-1] for line in lines}
     return {
         path
         for path in paths
@@ -59,7 +54,8 @@ def shared_memory() -> set[str]:
 
 def oom_kills() -> int:
     """Returns how many processes the kernel has killed because memory ran out."""
-    counts = dict(line.split() for line in _lines("/proc/vmstat"))
+    lines = limits.read(Path("/proc/vmstat")).splitlines()
+    counts = dict(line.split() for line in lines)
     return int(counts.get("oom_kill", 0))
 
 

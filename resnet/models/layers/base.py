@@ -107,12 +107,12 @@ class Dense(Layer):
 
     def build(self, input_shape: Sequence[int]) -> None:
         """Creates the kernel, `[num_features, units]`, and the bias."""
-        self.kernel = self.add_float(
-            "kernel",
-            (input_shape[-1], self.units),
-            keras.initializers.VarianceScaling(seed=self.seed),
-        )
+        shape = (input_shape[-1], self.units)
+        self.kernel = self.add_float("kernel", shape, self._initializer())
         self.bias = self.add_float("bias", (self.units,), "zeros")
+
+    def _initializer(self) -> keras.Initializer:
+        return keras.initializers.VarianceScaling(seed=self.seed)
 
     def call(self, features: tf.Tensor) -> tf.Tensor:
         """Returns `[batch, units]`, in the dtype of the features."""

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from resnet import native
-from resnet.models.layers.base import Layer
+from resnet.models.layers.base import Dense, Layer
 
 MOST_POSITIONS = 256  # Largest window of the compiled op.
 
@@ -112,22 +112,11 @@ class GlobalAvgPool(Layer):
         return global_mean(images)
 
 
-class Classifier(Layer):
-    """Global average pooling, then a dense layer with bias."""
+class Classifier(Dense):
+    """Global average pooling, then a dense layer with bias and a unit per class."""
 
-    def __init__(self, num_classes: int, seed: int, name: str) -> None:
-        super().__init__(name)
-        self.num_classes = num_classes
-        self.seed = seed
-
-    def build(self, input_shape: Sequence[int]) -> None:
-        """Creates the kernel, `[channels, num_classes]`, and the bias."""
-        self.kernel = self.add_float(
-            "kernel",
-            (input_shape[-1], self.num_classes),
-            keras.initializers.RandomNormal(stddev=0.01, seed=self.seed),
-        )
-        self.bias = self.add_float("bias", (self.num_classes,), "zeros")
+    def _initializer(self) -> keras.Initializer:
+        return keras.initializers.RandomNormal(stddev=0.01, seed=self.seed)
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
         """Returns the logits, `[batch, num_classes]`, float32."""
