@@ -16,6 +16,8 @@ SET = {
     "CUDA_VISIBLE_DEVICES": "-1",  # Without it, TensorFlow warns of missing GPUs.
     "KERAS_BACKEND": "tensorflow",
     "KERAS_HOME": "/dev/null/keras",  # Here no keras.json can be read or written.
+    # TensorFlow may never call a tensor ready that is sent as a lost worker comes back.
+    "TF_REMOTE_HANDLE_SKIP_WAIT_FOR_READY": "1",
 }
 # Unless the user has set them.
 DEFAULTS = {

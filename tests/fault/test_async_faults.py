@@ -25,31 +25,6 @@ RANKS = 4  # Rank 1 serves, ranks 2 and 3 work.
 
 
 @pytest.mark.slow
-def test_a_killed_worker_comes_back_and_the_run_resumes(start, model_dir, outcome):
-    job = start(*ASYNC, num_ranks=RANKS)
-    job.wait_for_step(7)
-    killed = job.signal_child("worker", 0, signal.SIGKILL)
-    job.wait_until(lambda: "worker 0 was killed by signal 9" in job.output)
-    job.wait_for_step(job.step + 20)
-    assert job.child_pid("worker", 0) != killed
-    job.kill(RANKS - 1, signal.SIGTERM)  # Not rank 0, which saves.
-    code = job.end(30)
-    outcome("kill -9 of a worker, then SIGTERM to a rank", job, code)
-    assert code == REQUEUE_EXIT_CODE, job.output
-    assert job.leftovers() == []
-    (last,) = saved_steps(model_dir)[-1:]
-    resumed = start(*ASYNC, f"--stop_after_steps={last + 12}", num_ranks=RANKS - 1)
-    assert resumed.end(60) == 0, resumed.output
-    assert f"Current step {last}." in resumed.output
-    assert saved_steps(model_dir)[-1] == last + 12
-    lines = (model_dir / "metrics.jsonl").read_text().splitlines()
-    lines = [json.loads(line) for line in lines]
-    assert [line["step"] for line in lines] == list(range(1, last + 13))
-    assert max(line["staleness_max"] for line in lines) <= 2
-    assert resumed.leftovers() == []
-
-
-@pytest.mark.slow
 def test_a_worker_that_always_dies_ends_the_job_and_each_restart_is_told(
     start, model_dir, outcome
 ):
@@ -93,6 +68,8 @@ def test_a_stopped_worker_is_replaced(start, model_dir, outcome):
     code = job.end(30)
     outcome("SIGSTOP of a worker, then SIGTERM", job, code)
     assert code == REQUEUE_EXIT_CODE, job.output
+    lines = (model_dir / "metrics.jsonl").read_text().splitlines()
+    assert max(json.loads(line)["staleness_max"] for line in lines) <= 2
     assert job.leftovers() == []
 
 

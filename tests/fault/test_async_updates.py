@@ -3,8 +3,10 @@
 The program is `counting_main`, whose weights tell how often each example was used.
 """
 
+import json
 import math
 import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,8 @@ from resnet.runtime.preemption import REQUEUE_EXIT_CODE
 from tests import tiny_set
 from tests.fault.job import Job
 from tests.made_once import made_once
+from tests.processes import completed
+from tests.sources import ROOT
 
 pytestmark = pytest.mark.fault
 
@@ -93,7 +97,20 @@ def test_every_example_counts_once_an_epoch_also_after_kills(start, tmp_path, ou
     assert resumed.end(60) == 0, resumed.output
     assert f"Current step {last}." in resumed.output
     assert times_used(tmp_path / "m") == [epochs] * NUM_EXAMPLES
+    lines = (tmp_path / "m/metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in lines]
+    assert steps == list(range(1, epochs * STEPS_PER_EPOCH + 1))
     assert resumed.leftovers() == []
+
+
+@pytest.mark.slow
+def test_no_call_waits_forever_while_workers_come_back():
+    """Each one that does is an update of the cluster; the program makes many."""
+    run = completed([sys.executable, "-m", "tests.fault.updated_cluster"], cwd=ROOT)
+    assert run.returncode == 0, run.stderr
+    num_calls, num_updates = map(int, run.stdout.split())
+    assert num_calls > 20
+    assert num_updates > 200
 
 
 @pytest.mark.slow

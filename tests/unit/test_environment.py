@@ -42,6 +42,7 @@ NAMES = [name.replace("*", "ANY") for name in (*KEPT, *REMOVED, *SET, *DEFAULTS)
         ("ONEDNN_DEFAULT_FPMATH_MODE", "BF16", None),
         ("OMP_NUM_THREADS", "7", "7"),
         ("CUDA_VISIBLE_DEVICES", "0", "-1"),
+        ("TF_REMOTE_HANDLE_SKIP_WAIT_FOR_READY", "0", "1"),
         ("UCX_TLS", "tcp", "tcp"),  # The MPI library's are a site's.
     ],
 )
