@@ -105,7 +105,7 @@ def test_every_example_counts_once_an_epoch_also_after_kills(start, tmp_path, ou
 
 @pytest.mark.slow
 def test_no_call_waits_forever_while_workers_come_back():
-    """Each one that does is an update of the cluster; the program makes many."""
+    """The coordinator updates its cluster for each; the program does so many times."""
     run = completed([sys.executable, "-m", "tests.fault.updated_cluster"], cwd=ROOT)
     assert run.returncode == 0, run.stderr
     num_calls, num_updates = map(int, run.stdout.split())
