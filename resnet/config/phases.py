@@ -224,6 +224,18 @@ def first_steps(phases: Sequence[Phase]) -> list[int]:
     return list(itertools.accumulate(lengths, initial=0))[:-1]
 
 
+def num_pixels(phases: Sequence[Phase], start: int, end: int) -> int:
+    """Returns the pixels that an image has, summed over the steps from start to end.
+
+    A step's time grows with them, since convolutions do the same for each pixel.
+    """
+    total = 0
+    for first, phase in zip(first_steps(phases), phases, strict=True):
+        steps = range(max(start, first), min(end, first + phase.num_steps))
+        total += len(steps) * phase.image_size**2
+    return total
+
+
 def first_step(phases: Sequence[Phase], name: str) -> int:
     """Returns the first step of the phase of that name; 0 if the name is empty."""
     names = [phase.name for phase in phases]

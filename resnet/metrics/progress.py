@@ -12,6 +12,7 @@ from absl import logging
 
 from resnet.base import output
 from resnet.base.text import clock
+from resnet.config import phases
 from resnet.config.config import Config
 from resnet.hardware.launchers import LAUNCHERS
 from resnet.metrics.table import SERIES
@@ -70,9 +71,10 @@ class Progress:
             "epoch": f"epoch {config.epoch(step):.2f}",
             **numbers,
         }
-        if self._marks and (speed := self._speed_since(self._marks[0])):
-            left = (config.train_steps - step) * config.global_batch_size
-            fields["time"] = f"{clock(left / speed)} left"
+        at, marked = self._marks[0] if self._marks else (0.0, step)
+        if done := phases.num_pixels(config.phases, marked, step):
+            left = phases.num_pixels(config.phases, step, config.train_steps)
+            fields["time"] = f"{clock(left / done * (time.monotonic() - at))} left"
         self._shown_at = time.monotonic()
         if self._terminal is None:
             self._write("  ".join(fields.values()) + "\n")

@@ -1,3 +1,4 @@
+import dataclasses
 import fcntl
 import io
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from absl import logging
 
-from resnet.base import output
+from resnet.base import output, text
 from resnet.config.config import Config
 from resnet.metrics import progress
 from resnet.metrics.progress import Progress, find_terminal
@@ -95,6 +96,25 @@ def test_slow_steps_get_lines_and_the_time_left_is_that_of_the_last_minute(
             shown.step_done()
         shown.show({})
     assert log().splitlines()[-1].endswith("  0:15 left")  # 15 steps of a second.
+
+
+def test_the_time_left_counts_pixels(config, clock, log):
+    (phase,) = config.phases
+    small = dataclasses.replace(phase, image_size=24, num_steps=40)
+    large = dataclasses.replace(phase, image_size=48, num_steps=60)
+    shown = Progress(dataclasses.replace(config, phases=(small, large)), 0, 0)
+    for _ in range(21):
+        clock.now += 1
+        shown.step_done()
+    shown.show({})
+    # 19 steps of a second and 60 of 48/24 squared as many; the first isn't timed.
+    assert log().endswith("  4:19 left\n")
+    for _ in range(20):
+        clock.now += 2
+        shown.step_done()
+    shown.show({})
+    # 39 steps of 24 px and one of 48 px, as long as 43, took 20 + 40 s; 59 are left.
+    assert log().endswith(f"  {text.clock(59 * 4 / 43 * 60)} left\n")
 
 
 @pytest.mark.parametrize("num_before", [0, 2])
