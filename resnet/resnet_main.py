@@ -174,6 +174,7 @@ def has_ended(prepared: PreparedRun, communicator: Communicator) -> bool:
                 text = ""
     if text:
         print(text, file=sys.stderr)
+        suggest_commands(prepared.record_set.manifest, config)
     return communicator.broadcast(bool(text))
 
 
@@ -211,12 +212,17 @@ def finish(
     """Exports the network of a whole training, and says what can be done with it."""
     export(config, communicator)
     if communicator.rank == 0:
-        folders, image = (config.data_dir, config.model_dir), contents.example_image()
-        following = commands.of_run(*folders, image)
-        if manifest.VALIDATION not in contents.splits:
-            del following["Evaluate"]
-        for title, command in following.items():
-            logging.info("%-9s %s", f"{title}:", command)
+        suggest_commands(contents, config)
+
+
+def suggest_commands(contents: manifest.Manifest, config: Config) -> None:
+    """Logs the commands that evaluate, report on and predict with a trained network."""
+    image = contents.example_image()
+    following = commands.of_run(config.data_dir, config.model_dir, image)
+    if manifest.VALIDATION not in contents.splits:
+        del following["Evaluate"]
+    for title, command in following.items():
+        logging.info("%-9s %s", f"{title}:", command)
 
 
 def check_flags(line: CommandLine) -> None:

@@ -10,6 +10,7 @@ The flags are absl's, in an `absl.flags.FlagValues` of each call, so nothing is 
 """
 
 import dataclasses
+import logging
 import os
 import re
 import sys
@@ -19,7 +20,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from absl import flags, logging
+from absl import flags
+from absl import logging as absl_logging
 
 from resnet.base import VERSION, names, settings
 from resnet.base.errors import UserError
@@ -180,7 +182,8 @@ def parse(
     if problems:
         raise UserError(" ".join(problems))
     if values.get("quiet"):
-        logging.set_verbosity(min(logging.get_verbosity(), logging.WARNING))
+        verbosity = min(absl_logging.get_verbosity(), absl_logging.WARNING)
+        absl_logging.set_verbosity(verbosity)
     return CommandLine(values, given, tuple(arguments))
 
 
@@ -199,9 +202,26 @@ def _answer_questions(argv: Sequence[str], usage: str, of_program: list[Entry]) 
     sys.exit(0)
 
 
-def asks_for_log_prefix() -> bool:
-    """Returns whether a flag of absl's asks for the log as absl writes it."""
-    return any(flags.FLAGS[name].value for name in ("logtostderr", "alsologtostderr"))
+class _Sentences(absl_logging.PythonFormatter):
+    """Formats log lines for people: warnings and errors say that they are.
+
+    With --logtostderr or --alsologtostderr, all lines have absl's prefix.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the line of a record."""
+        if any(flags.FLAGS[name].value for name in ("logtostderr", "alsologtostderr")):
+            return super().format(record)
+        text = logging.Formatter.format(self, record)
+        is_notice = record.levelno < logging.WARNING
+        return text if is_notice else f"{record.levelname.lower()}: {text}"
+
+
+def start_log(verbosity: int = absl_logging.WARNING) -> None:
+    """Has absl's log written to standard error, from such a verbosity on."""
+    absl_logging.use_absl_handler()
+    absl_logging.get_absl_handler().setFormatter(_Sentences())
+    absl_logging.set_verbosity(verbosity)
 
 
 def _flag_values(of_program: list[Entry]) -> flags.FlagValues:

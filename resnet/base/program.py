@@ -34,6 +34,9 @@ _ROOT = Path(__file__).resolve().parents[2]
 def run(main: Main) -> int:
     """Returns the exit code of a program, 2 with one sentence for a UserError."""
     try:
+        from resnet.base import cli
+
+        cli.start_log()
         return main(sys.argv)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,7 +1,6 @@
 """Runs the main function of a distributed program, and ends it with an exit code."""
 
 import atexit
-import logging
 import os
 import sys
 import time
@@ -10,7 +9,8 @@ from collections.abc import Callable, Sequence
 
 from absl import logging as absl_logging
 
-from resnet.base import cli, errors, limits
+from resnet.base import errors, limits
+from resnet.base.cli import start_log
 from resnet.base.errors import EXIT_CODE, NodeError, UserError
 from resnet.distributed import communicator as distributed
 from resnet.distributed.communicator import Communicator
@@ -23,28 +23,6 @@ Main = Callable[[Sequence[str], ProcessInfo, Communicator], None]
 
 _at_exit: list[Callable[[], object]] = []
 _exits_at_once = False
-
-
-class _Sentences(absl_logging.PythonFormatter):
-    """Formats log lines for people: warnings and errors say that they are.
-
-    With --logtostderr or --alsologtostderr, all lines have absl's prefix.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Returns the line of a record."""
-        if cli.asks_for_log_prefix():
-            return super().format(record)
-        text = logging.Formatter.format(self, record)
-        is_notice = record.levelno < logging.WARNING
-        return text if is_notice else f"{record.levelname.lower()}: {text}"
-
-
-def start_log(verbosity: int) -> None:
-    """Has absl's log written to standard error, from such a verbosity on."""
-    absl_logging.use_absl_handler()
-    absl_logging.get_absl_handler().setFormatter(_Sentences())
-    absl_logging.set_verbosity(verbosity)
 
 
 def run(main: Main, argv: Sequence[str]) -> int:

@@ -28,7 +28,6 @@ from resnet.distributed.communicator import Communicator
 from resnet.hardware import cpu_features, physical_cores, placement
 from resnet.hardware.placement import ProcessInfo, Threads
 from resnet.runtime import versions
-from resnet.runtime.program import start_log
 from resnet.watchdog import scratch_dir
 
 if TYPE_CHECKING:  # It imports TensorFlow.
@@ -111,8 +110,7 @@ def start_on_own_cores(
 
 
 def start_alone() -> None:
-    """Starts TensorFlow on the cores of a process by itself, which logs warnings."""
-    start_log(logging.WARNING)
+    """Starts TensorFlow on the cores of a process by itself."""
     process = ProcessInfo()
     start_on_own_cores(process, Communicator(process), JobSettings())
 

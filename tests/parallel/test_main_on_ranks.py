@@ -74,6 +74,7 @@ def test_the_same_command_has_nothing_left_to_do_and_another_is_refused(
     before = read_metrics(model_dir)
     job = train(model_dir, "--precision=auto")
     assert job.stderr.count("is complete: it has trained 6 steps") == 1
+    assert job.stderr.count("Predict:  ") == 1
     assert read_metrics(model_dir) == before
     config = json.loads((model_dir / "config.json").read_text())
     assert config["precision"] == "float32"

@@ -11,7 +11,7 @@ from absl import logging as absl_logging
 from resnet.base import cli, limits
 from resnet.config.command_line import JobSettings
 from resnet.hardware.placement import ProcessInfo
-from resnet.runtime import host_warnings, program, startup, versions
+from resnet.runtime import host_warnings, startup, versions
 from tests.unit.one_of_ranks import OneOfRanks
 
 
@@ -205,7 +205,7 @@ def test_a_rank_that_fails_waits_for_no_other(verbosity):
 def test_log_lines_are_sentences_with_absls_prefix_only_if_it_is_asked_for(monkeypatch):
     def shown(level: int) -> str:
         record = logging.LogRecord("absl", level, "x.py", 7, "%d left", (3,), None)
-        return program._Sentences().format(record)
+        return cli._Sentences().format(record)
 
     assert shown(logging.INFO) == "3 left"
     assert shown(logging.WARNING) == "warning: 3 left"
