@@ -1,4 +1,4 @@
-"""Command lines: flags made from dataclasses of settings, and the text of --help.
+"""Command lines: flags made from dataclasses, the text of --help, and the log.
 
     FLAGS = (JobSettings, cli.Flags(Config, names=("data_dir", "model_dir")))
 
