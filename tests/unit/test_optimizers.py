@@ -81,6 +81,8 @@ SOURCES = {
     "cifar10_airbench94": {
         "names": ("block1_conv1/kernel", "block1_conv1/beta", "whitening/bias"),
         "batch": 1024,
+        "momentum": 0.85,
+        "bias_steps": 144,
         "rates": np.array([1, 64]) * 11.5 / AIRBENCH,
         "decay": 0.0153 * 1024 / AIRBENCH,
         "scale": np.ones(2),
@@ -92,11 +94,13 @@ SOURCES = {
     # The logits are 1/256 of the products with the last layer, here 1/9.
     "cifar10_94": {
         "names": ("block1_conv1/beta", "classifier/kernel", "whitening/bias"),
-        "batch": 2000,
-        "rates": np.array([0.053, 0.67]),
-        "decay": 2e-6 * 2000,
+        "batch": 1536,
+        "momentum": 0.825,
+        "bias_steps": 7,
+        "rates": np.array([0.0573, 0.5415]),
+        "decay": 1.0418e-6 * 1536,
         "scale": np.array([1, 9 / 256]),
-        "parts": {step: 1 - step / 200 for step in (0, 74, 75, 199)},
+        "parts": {step: 1 - step / 267 for step in (0, 6, 7, 266)},
     },
 }
 
@@ -105,10 +109,12 @@ SOURCES = {
 def test_the_rates_of_a_recipe_are_those_of_its_source(name):
     """Compares with torch.optim.SGD for the sum of the losses of a batch.
 
-    KellerJordan/cifar10-airbench, legacy/airbench94.py and airbench94_muon.py: to the
-    gradient it adds the weight decay, moves the buffer, and takes Nesterov's step.
+    KellerJordan/cifar10-airbench, legacy/airbench94.py, and hiverge/cifar10-speedrun,
+    cifar10_speedrun.py: to the gradient it adds the weight decay, moves the buffer, and
+    takes Nesterov's step.
     """
-    source, recipe, momentum = SOURCES[name], RECIPES[name], 0.85
+    source, recipe = SOURCES[name], RECIPES[name]
+    momentum = source["momentum"]
     config = resolve(recipe, {}, recipe.num_train_examples, tuple("abcdefghij"))
     rates, decay, scale = source["rates"], source["decay"], source["scale"]
     generator = np.random.default_rng(0)
@@ -126,8 +132,7 @@ def test_the_rates_of_a_recipe_are_those_of_its_source(name):
         *factors, of_whitening = phases.factors_of(
             layer_rates, (*source["names"], "block1_conv1/kernel")
         )[:3]
-        is_trained = step < (144 if kind == "momentum" else 75)
-        assert (of_whitening != 0) == is_trained
+        assert (of_whitening != 0) == (step < source["bias_steps"])
         optimizer.apply(
             # d loss / d ours = d loss / d theirs * d theirs / d ours.
             [tf.constant([one], tf.float32) for one in sums / source["batch"] / scale],

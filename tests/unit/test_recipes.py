@@ -27,6 +27,9 @@ def run_of(name: str) -> Config:
     return resolve(recipe, {}, recipe.num_train_examples, ("a", "b"))
 
 
+# The decay of a step is 1.0418e-6 per image of a batch; here the rate multiplies it.
+DECAY_94 = 1.0418e-6 * 1536 / 0.205
+
 # Name: batch, and for each phase steps, warm-up steps and weight decay.
 PUBLISHED = {
     "tpu_90ep_24k": (24_576, [(4680, 260, 5e-5)]),
@@ -63,7 +66,11 @@ PUBLISHED = {
     # 9.9 epochs of 48 full batches are 475.2 steps, which the source rounds up; the
     # warm-up is 23 % of 476, rounded down. 0.0153 / 11.5.
     AIRBENCH[0]: (1024, [(144, 109, 0.0153 / 11.5), (332, None, 0.0153 / 11.5)]),
-    AIRBENCH[1]: (2000, [(75, 0, 4e-3 / 0.24), (125, None, 4e-3 / 0.24)]),
+    # 0.2, 3.6 and 4.4 epochs of 50,000 / 1536 steps end at 6.51, 123.70 and 266.93.
+    AIRBENCH[1]: (
+        1536,
+        [(steps, None if steps > 7 else 0, DECAY_94) for steps in (7, 117, 143)],
+    ),
     # 40 epochs of 60,000 are 1875 steps of 5 * 256; 20 * 1,281,167 / (5 * 96) = 53,382.
     **{f"cifar10_{name}": (1280, [(1875, 0, 1e-5)]) for name in INCEPTION},
     **{f"imagenet_{name}": (480, [(53_382, 0, 1e-5)]) for name in INCEPTION},
@@ -113,7 +120,7 @@ imagenette 0:0.01 147:0.024898648648648648 149:0.02498873366381253
    2366:1.1266336187471835e-05
 imagenet_18ep 0:0.0 3127:2.0473452685421996 3129:2.0479999235856434 7194:1.024
    11259:7.641435661298601e-08
-cifar10_94 0:0.24 74:0.1512 199:0.0012
+cifar10_94 0:0.205 123:0.11056179775280899 266:0.0007677902621722847
 cifar10_airbench94 0:0.3 108:1.4889908256880733 110:1.4961989100817439
    143:1.3707629427792916 475:0.1088010899182561
 imagenette_best 0:0.007 147:0.06957432432432432 149:0.06999997814171635
@@ -154,12 +161,14 @@ def test_cifar10_is_an_alias_with_the_normalization_of_its_source():
 def test_the_factors_of_airbench_are_those_of_its_source():
     before, after = run_of(AIRBENCH[0]), run_of(AIRBENCH[1])
     assert before.lookahead_decay == pytest.approx(0.95**5)
-    # 0.053 * 2000 / 0.24, and 0.67 * 2000 * (9 / 256)^2 / 0.24.
-    factors = "/beta:441.67,classifier:6.9008,whitening:"
+    # 0.0573 * 1536 / 0.205, and 0.5415 * 1536 * (9 / 256)^2 / 0.205.
+    factors = "/beta:429.33,classifier:5.0147,whitening:"
     assert [phase.layer_rates for phase in after.phases] == [
-        f"{factors}441.67",
+        f"{factors}429.33",
+        f"{factors}0",
         f"{factors}0",
     ]
+    assert [phase.image_size for phase in after.phases] == [24, 24, 32]
     for phase in (*before.phases, *after.phases):
         assert phase.shift_fraction * before.image_size == 2
 
