@@ -158,7 +158,7 @@ _MUON_LAYER_RATES = f"/beta:{_MUON_BIAS:.5g},classifier:{_MUON_HEAD:.5g},whiteni
 
 _MUON_PHASE = dataclasses.replace(
     _WHITENING_BIAS,
-    name="frozen_whitening",
+    name="large",
     epochs=4.4,
     schedule=None,
     momentum=0.825,
@@ -183,7 +183,7 @@ CIFAR10_94 = dataclasses.replace(
             layer_rates=f"{_MUON_LAYER_RATES}{_MUON_BIAS:.5g}",
         ),
         dataclasses.replace(_MUON_PHASE, name="small", epochs=3.6, image_size=24),
-        dataclasses.replace(_MUON_PHASE, name="large"),
+        _MUON_PHASE,
     ),
     optimizer="muon",
     muon_momentum=0.655,
