@@ -169,7 +169,9 @@ def evaluate(
         config = with_overrides(run_config, settings, line)
         config = dataclasses.replace(config, **record_sets.digests(record_set))
         splits = splits_to_read(config, split, record_set)
-    shards = startup.check_shards(record_set, splits, config.shard_by, communicator)
+    shards = startup.check_shards(
+        record_set, splits, config.shard_by, communicator, config.on_bad_record
+    )
     with host_warnings.gathered(communicator):
         threads = startup.start_on_own_cores(process, communicator, processes)
         from resnet.runtime import precision

@@ -37,7 +37,7 @@ SUM_BYTES_PER_SECOND = 8.1e9
 # MPICH gathers in a logarithmic number of stages below these bytes, else in a ring
 # (MPIR_CVAR_ALLGATHER_LONG_MSG_SIZE).
 _SHORT_ALLGATHER_BYTES = 512 << 10
-_FLAG_BYTES = 16  # The loss and the three flags that all ranks share in each step.
+_FLAG_BYTES = 12  # The loss and the two flags that all ranks share in each step.
 # Of three products of matrices in a layer, the backward pass computes two: the
 # gradients of the kernel and those of the inputs (`eval.benchmarking.throughput`).
 _BACKWARD_SHARE = 2 / 3

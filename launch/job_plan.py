@@ -13,9 +13,10 @@ from launch.topology import OF_THIS_MACHINE, Topology, cpu_list
 from resnet.base import commands
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, setting
-from resnet.config import explain
+from resnet.config import explain, rounds
 from resnet.config.command_line import JobSettings
 from resnet.config.config import Derived
+from resnet.config.phases import Phase
 from resnet.config.recipe import Recipe
 from resnet.config.recipes import imagenet
 from resnet.config.resolve import resolve
@@ -416,12 +417,19 @@ def _warnings_of_run(topology: Topology, chosen: Layout, run: Derived) -> Iterat
         # The least time of an all-reduce (Patarasuk and Yuan 2009).
         others = (topology.num_nodes - 1) / topology.num_nodes
         seconds = 8 * 2 * others * run.gradient_bytes / (speed * 1e9)
+        seconds *= _exchanges_per_step(run.config.phases)
         if seconds > _LONG_EXCHANGE_SECONDS:
             yield (
                 f"the fastest interface has {speed:g} Gbit/s, over which the gradients"
-                f" take at least {seconds:.2g} s in each step: see docs/compression.md"
-                " and docs/local_sgd.md"
+                f" take at least {seconds:.2g} s a step: see docs/compression.md and"
+                " docs/local_sgd.md"
             )
+
+
+def _exchanges_per_step(phases: tuple[Phase, ...]) -> float:
+    bounds = (rounds.bounds_of_phase(phases, index) for index in range(len(phases)))
+    num_rounds = sum(len(of_phase) - 1 for of_phase in bounds)
+    return num_rounds / sum(phase.num_steps for phase in phases)
 
 
 def _warnings_of_servers(shape: JobShape, num_servers: int) -> Iterator[str]:

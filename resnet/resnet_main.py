@@ -45,7 +45,7 @@ from resnet.config.recipes import RECIPES
 from resnet.config.resolve import resolve
 from resnet.config.rules import check_start
 from resnet.data import record_sets
-from resnet.distributed.communicator import AgreedFailure, Communicator
+from resnet.distributed.communicator import AgreedError, AgreedFailure, Communicator
 from resnet.export.end_of_training import check as check_export
 from resnet.export.end_of_training import export, is_exported
 from resnet.hardware.placement import ProcessInfo
@@ -157,7 +157,9 @@ def prepare(
     startup.check_same_settings(
         "data set and settings", record_set, shared, communicator
     )
-    shards = startup.check_shards(record_set, splits, config.shard_by, communicator)
+    shards = startup.check_shards(
+        record_set, splits, config.shard_by, communicator, config.on_bad_record
+    )
     if communicator.any_rank(signals.seen):
         raise Preempted("stopped before the training began", START_AGAIN)
     return PreparedRun(config, settings, record_set, shards, lock)
@@ -328,6 +330,10 @@ def recorded(config: Config, communicator: Communicator) -> Iterator[None]:
                 history.write_failure(model_dir, str(error), hosts=error.hosts)
             if is_writer and isinstance(error, Disagreement):
                 history.append(model_dir, divergence.DISAGREEMENT, **error.facts)
+            raise
+        except AgreedError as error:
+            if is_writer and model_dir.is_dir():  # It may be what was moved.
+                history.write_failure(model_dir, str(error))
             raise
         finally:
             if is_writer:

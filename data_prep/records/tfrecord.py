@@ -65,20 +65,24 @@ def read_record(
     return data
 
 
-def is_intact(path: str | os.PathLike[str]) -> bool:
-    """Returns whether all checksums of a file match; raises OSError."""
-    with (
-        regular_file.open_regular(path) as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
-        offset = 0
-        while offset < len(content):
-            try:
-                with read_record(content, offset) as data:
-                    offset += HEADER_BYTES + len(data) + FOOTER_BYTES
-            except ValueError:
-                return False
-    return True
+def describe_fault(path: str | os.PathLike[str]) -> str:
+    """Returns what is wrong with the first corrupt record of a file; empty if nothing.
+
+    Raises OSError.
+    """
+    with regular_file.open_regular(path) as file:
+        if not os.fstat(file.fileno()).st_size:  # Which can't be mapped.
+            return ""
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            offset = 0
+            while offset < len(content):
+                try:
+                    with read_record(content, offset) as data:
+                        offset += HEADER_BYTES + len(data) + FOOTER_BYTES
+                except ValueError as error:
+                    place = f"the record at byte {offset} of {path}"
+                    return f"{place} is corrupt: {error}"
+    return ""
 
 
 def record_length(header: bytes | memoryview) -> int:

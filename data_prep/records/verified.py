@@ -15,17 +15,21 @@ from typing import Any
 from data_prep.records import manifest, tfrecord
 from data_prep.records.manifest import RecordSet, Shard
 from resnet.base import atomic_files, json_file, regular_file
-from resnet.base.errors import UserError, naming_failures
+from resnet.base.errors import UserError, naming_unreadable
 
 FILE_NAME = ".verified.json"
+CORRUPT_ADVICE = (
+    "Restore the file or convert the data set again; a synchronous training can also"
+    " replace the record, with --on_bad_record=skip."
+)
 
 
 def states_of(record_set: RecordSet, shards: Sequence[Shard]) -> dict[str, list[Any]]:
     """Returns what is the same, by path, while neither files nor manifest change."""
     states = {}
     for shard in shards:
-        with naming_failures("looking at the record files"):
-            status = os.stat(record_set.records_dir / shard.path)
+        with naming_unreadable(path := record_set.records_dir / shard.path):
+            status = os.stat(path)
         times = status.st_mtime_ns, status.st_ctime_ns
         states[shard.path] = [status.st_ino, status.st_size, *times, shard.sha256]
     return states
@@ -38,19 +42,21 @@ def verify(
 
     One with a corrupt record passes, if that is accepted: whoever reads that record
     names or skips it. So does any file of images in place, whose checksums are in the
-    index.
+    index. Raises RuntimeError if a file can't be read now.
     """
     if record_set.manifest.images_dir:
         return
 
     def verify_one(shard: Shard) -> None:
         path = record_set.records_dir / shard.path
-        with naming_failures(f"reading {path}"):
+        with naming_unreadable(path):
             digest = regular_file.sha256(path)
-            is_other = digest != shard.sha256 and not (
-                accepts_corrupt and not tfrecord.is_intact(path)
-            )
-        if is_other:
+            if digest == shard.sha256:
+                return
+            fault = tfrecord.describe_fault(path)
+        if fault and not accepts_corrupt:
+            raise UserError(f"{fault}. {CORRUPT_ADVICE}")
+        if not fault:
             raise UserError(
                 f"{path} must be the file that {manifest.FILE_NAME} describes, with"
                 f" SHA-256 {shard.sha256:.12}; it was changed, and has {digest:.12}."

@@ -1,6 +1,7 @@
 """The error of a user's mistake, and failed imports as a sentence."""
 
 import contextlib
+import errno
 import itertools
 import os
 import pathlib
@@ -13,6 +14,9 @@ from types import ModuleType, TracebackType
 from resnet.base import interpreter, limits
 
 EXIT_CODE = 2  # Exit code of all programs for a mistake of the user.
+# Errors that remain until the user does something about the file; so does EINVAL of a
+# named pipe.
+_LASTING = FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError
 
 
 class UserError(ValueError):
@@ -34,6 +38,25 @@ def naming_failures(action: str) -> Iterator[None]:
         raise UserError(f"{action} failed: {reason}{path}") from error
     except MemoryError as error:
         raise UserError(f"{action} failed for lack of memory") from error
+
+
+@contextlib.contextmanager
+def naming_unreadable(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turns a failure to read a file in the block into a sentence.
+
+    It is a UserError if the failure remains until the user does something about the
+    file, else a RuntimeError.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or os.strerror(error.errno or 0)
+        message = f"{error.filename or path} can't be read ({reason});"
+        if isinstance(error, _LASTING) or error.errno == errno.EINVAL:
+            raise UserError(f"{message} put it back") from error
+        raise RuntimeError(
+            f"{message} check its disk or file server, and rerun the same command"
+        ) from error
 
 
 def report_failed_imports() -> None:

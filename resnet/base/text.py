@@ -1,5 +1,6 @@
 """Lists, sizes, times and lines as people read them in messages."""
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
@@ -44,6 +45,11 @@ def counted(number: float, noun: str, form: str = ",") -> str:
     """Returns a number with its noun, such as "1 process" or "1,024 ranks"."""
     ending = "" if number == 1 else "es" if noun.endswith(("s", "tch")) else "s"
     return f"{number:{form}} {noun}{ending}"
+
+
+def without_graph_names(message: str) -> str:
+    """Returns an error message of TensorFlow without the names of nodes and ops."""
+    return re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:\w+\]", "", message)
 
 
 def size(

@@ -8,6 +8,7 @@ from pathlib import Path
 from absl import logging
 
 from resnet.base.errors import UserError
+from resnet.base.text import without_graph_names
 from resnet.checkpoint import step_dirs, tensors
 from resnet.checkpoint.tensors import ALONE, Checkpoint
 from resnet.distributed.communicator import BackgroundCommunicator
@@ -110,16 +111,18 @@ class CheckpointWriter:
             try:
                 tensors.save(self._model_dir, snapshot, self._keep, self._ranks)
             except Exception as error:  # Any error would otherwise end only the thread.
-                if self._ranks.rank == 0:
+                reason = without_graph_names(str(error))
+                # A snapshot that is tried again has been told of.
+                if self._ranks.rank == 0 and snapshot is not self._failed:
                     logging.error(
-                        "The checkpoint of step %d can't be written: %s. %s. The"
-                        " training continues, and the save will be retried.",
+                        "The checkpoint of step %d can't be written: %s. %s. The save"
+                        " will be retried.",
                         snapshot.step,
-                        error,
+                        reason,
                         self._describe_older(),
                     )
                 with self._changed:
-                    self._error = str(error)
+                    self._error = reason
                     self._failed, self._failed_at = snapshot, time.monotonic()
             else:
                 with self._changed:

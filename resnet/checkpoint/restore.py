@@ -5,7 +5,7 @@ import os
 import platform
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from absl import logging
 
 from resnet.base import json_file
 from resnet.base.errors import naming_failures
+from resnet.base.text import counted
 from resnet.checkpoint import integrity, step_dirs, tensors
 from resnet.checkpoint.retention import best_value
 from resnet.checkpoint.tensors import RANK_BATCH_NORM, Checkpoint, assign
@@ -103,18 +104,35 @@ def _restore_own(state: TrainState, folder: Path, communicator: Communicator) ->
         saved = tensors.load_rank(folder, communicator.rank % num_ranks, num_ranks)
     is_other = num_ranks != communicator.num_ranks or saved.keys() != own.keys()
     if communicator.any_rank(is_other):
-        logging.warning(
-            "the checkpoint of step %d has no state of these %d ranks' own: the"
-            " residuals of error feedback, if any, begin with zeros",
-            state.step,
-            communicator.num_ranks,
-        )
         names = own.keys() & saved.keys() & state.optimizer.slots.keys()
+        logging.warning(
+            "the checkpoint of step %d has no state of single ranks for a job of %s:"
+            " %s",
+            state.step,
+            counted(communicator.num_ranks, "rank"),
+            _instead(own, bool(names)),
+        )
         own = {name: own[name] for name in names}
         saved = {name: saved[name] for name in names}
     with communicator.collective_errors():
         problem = "the ranks' own state in the checkpoint must be that of this run"
         assign(own, saved, problem)
+
+
+def _instead(own: Iterable[str], has_slots: bool) -> str:
+    """Returns what ranks begin with in place of variables of these stored names."""
+    kinds = {name.split("/")[0] for name in own}
+    sentences = []
+    if "velocity" in kinds:
+        source = (
+            "are those of one of the old ranks" if has_slots else "begin with zeros"
+        )
+        sentences.append(f"the velocities {source}")
+    if "weight" in kinds:
+        sentences.append("the weights are their mean over the old ranks")
+    if kinds - {"velocity", "weight"}:
+        sentences.append("the residuals of compression begin with zeros")
+    return ", ".join(sentences)
 
 
 def restore(state: TrainState, saved: Checkpoint) -> None:

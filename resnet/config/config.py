@@ -523,7 +523,10 @@ class Derived:
         num_copies = 3 + (config.ema_decay > 0) + (config.lookahead_every > 0)
         num_copies += config.accumulation_steps > 1
         num_copies += config.compress != "none" and config.keeps_residuals
-        num_copies += 2 * any(phase.outer_momentum for phase in config.phases)
+        has_momentum = any(phase.outer_momentum for phase in config.phases)
+        is_local = any(phase.is_local for phase in config.phases)
+        has_starts = has_momentum or (is_local and config.compress != "none")
+        num_copies += has_starts + has_momentum
         image_size = max(phase.image_size for phase in config.phases)
         image_bytes = networks.num_activations(config.model, image_size)
         image_bytes *= 2 if config.precision == "bf16" else 4

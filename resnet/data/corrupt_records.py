@@ -4,15 +4,15 @@ When the graph that reads records fails, Python checks those of the failed batch
 one. The result is the message of the error, or what the next graph has to replace.
 """
 
-import errno
-import os
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from resnet.base.errors import UserError
+from data_prep.records.verified import CORRUPT_ADVICE
+from resnet.base.errors import UserError, naming_unreadable
+from resnet.base.text import without_graph_names
 from resnet.data import decoding
 from resnet.data.record_files import RecordFiles
 
@@ -20,12 +20,6 @@ from resnet.data.record_files import RecordFiles
 # allowed in addition, since the first examples can have more by chance.
 MAX_CORRUPT_FRACTION = 0.01
 MAX_CORRUPT = 10
-# Errors that remain until the user does something about the file; so does EINVAL of a
-# named pipe.
-_LASTING_ERRORS = (
-    *(FileNotFoundError, PermissionError),
-    *(NotADirectoryError, IsADirectoryError),
-)
 
 
 @dataclass(frozen=True)
@@ -98,10 +92,7 @@ class CorruptRecords:
         if not descriptions:
             return False
         if self._policy == "fail":
-            raise UserError(
-                f"{next(iter(descriptions.values()))}. Restore the file or convert the"
-                " data set again, or give --on_bad_record=skip."
-            )
+            raise UserError(f"{next(iter(descriptions.values()))}. {CORRUPT_ADVICE}")
         for description in descriptions.values():
             logging.error("skipping a record: %s", description)
         self._corrupt.update(descriptions)
@@ -123,22 +114,15 @@ def describe_corruption(records: RecordFiles, example: int) -> str | None:
 
     Raises UserError without a file that can be read, RuntimeError if it can't be now.
     """
-    path = records.paths[records.file_of_example[example]]
-    try:
-        encoded, _ = records.read(example)
-        original = decoding.original_of(tf.constant(encoded), records.image_format)
-        decoding.decoded(original)
-        return None
-    except OSError as error:
-        reason = error.strerror or os.strerror(error.errno or 0)
-        message = f"{error.filename or path} can't be read ({reason});"
-        if isinstance(error, _LASTING_ERRORS) or error.errno == errno.EINVAL:
-            raise UserError(f"{message} put it back") from error
-        raise RuntimeError(
-            f"{message} check its disk or file server, and rerun the same command"
-        ) from error
-    except ValueError as error:
-        fault = str(error)
-    except tf.errors.OpError as error:
-        fault = f"its image can't be decoded ({error.message})"
+    with naming_unreadable(records.paths[records.file_of_example[example]]):
+        try:
+            encoded, _ = records.read(example)
+            original = decoding.original_of(tf.constant(encoded), records.image_format)
+            decoding.decoded(original)
+            return None
+        except ValueError as error:
+            fault = str(error)
+        except tf.errors.OpError as error:
+            reason = without_graph_names(error.message)
+            fault = f"its image can't be decoded ({reason})"
     return f"{records.place_of(example)} is corrupt: {fault}"

@@ -144,11 +144,13 @@ def verify_changed(
     record_set: RecordSet,
     shards_of_ranks: Mapping[str, Sequence[tuple[int, ...]]],
     communicator: Communicator,
+    accepts_corrupt: bool = True,
 ) -> None:
     """Verifies the record files of a rank that have changed since they were verified.
 
     Ranks that see the same files divide them. `shards_of_ranks` are those of
-    `check_split` by split. Raises AgreedError if one isn't the file of the manifest.
+    `check_split` by split. Raises AgreedError if one isn't the file of the manifest, or
+    has a corrupt record that isn't accepted.
     """
     splits, known = record_set.manifest.splits, record_set.verified
     shards = [
@@ -168,7 +170,7 @@ def verify_changed(
     sharing = [rank for rank, view in enumerate(views) if view == own.digest()]
     part = changed[sharing.index(communicator.rank) :: len(sharing)]
     with communicator.collective_errors():
-        verified.verify(record_set, part)
+        verified.verify(record_set, part, accepts_corrupt)
     known.update(states)
     if communicator.rank == sharing[0]:
         verified.write(record_set, known)

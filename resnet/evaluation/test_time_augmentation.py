@@ -13,9 +13,12 @@ from resnet.config.recipe import VIEWS, Views
 
 
 def num_views(views: str) -> int:
-    """Returns the number of views that the network processes of every image."""
+    """Returns the most views of an image that the network processes at a time.
+
+    The two shifts are processed at a time, after the image itself.
+    """
     kinds = VIEWS[views]
-    num_shifts = 3 if kinds.shift_below > 1 else 1
+    num_shifts = 2 if kinds.shift_below else 1
     return kinds.num_crops * num_shifts * (2 if kinds.has_flips else 1)
 
 

@@ -78,7 +78,9 @@ def _sent(
     sentences = [
         f"{way}: {_sent_by(name, coded, whole, dense_sent, num_ranks)} {instead}"
         for name, way in ways.items()
-        if settings.exchange in ("auto", name)
+        if settings.exchange == name
+        # Two ranks send as many bytes both ways, and so aren't measured.
+        or (settings.exchange == "auto" and (name == "allgather" or num_ranks > 2))
     ]
     text = ". ".join(sentences)
     if len(sentences) > 1:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from resnet.base.atomic_files import require_place, sync_folder
 from resnet.base.errors import UserError, naming_failures
+from resnet.base.text import without_graph_names
 from resnet.checkpoint.weight_formats import files
 from resnet.config.config import Config
 from resnet.export import runtime_formats, tensorflow_formats, weight_files
@@ -236,7 +237,8 @@ def write(name: str, trained: "TrainedNetwork", contents: Contents, path: Path) 
         with _created(path) as unfinished:
             FORMATS[name].write(trained, contents, unfinished)
     except tf.errors.OpError as error:  # So TensorFlow tells of a full disk.
-        raise UserError(f"{path} can't be written: {error.message}") from error
+        reason = without_graph_names(error.message)
+        raise UserError(f"{path} can't be written: {reason}") from error
 
 
 def _check_path(path: Path) -> None:

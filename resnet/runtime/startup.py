@@ -82,6 +82,7 @@ def check_shards(
     split_names: Sequence[str],
     shard_by: str,
     communicator: Communicator,
+    on_bad_record: str = "skip",
 ) -> dict[str, list[tuple[int, ...]]]:
     """Checks the shards of some splits; returns which shards each rank reads of each.
 
@@ -89,14 +90,16 @@ def check_shards(
 
     Raises:
         AgreedError: On all ranks, if a shard is missing, truncated, changed, or not on
-            the nodes where `shard_by` requires it.
+            the nodes where `shard_by` requires it; unless bad records are skipped, also
+            if one of a file that is verified now is corrupt.
     """
     splits = record_set.manifest.splits
     shards = {
         name: record_sets.check_split(record_set, splits[name], shard_by, communicator)
         for name in split_names
     }
-    record_sets.verify_changed(record_set, shards, communicator)
+    accepts_corrupt = on_bad_record == "skip"
+    record_sets.verify_changed(record_set, shards, communicator, accepts_corrupt)
     return shards
 
 

@@ -26,14 +26,17 @@ def append(model_dir: Path, event: str, **facts: Any) -> None:
     The event is "start", "end", "export", "audit" (that has found a fault), `SLOW` or
     `RECOVERED` (of a host), "failure", "refusal" (of a second start), "verification" or
     "supervisor"; the facts are JSON values.
-    Several processes may append to one file: a line is written at once.
+    Several processes may append to one file: a line is written at once. It begins anew
+    after one that was cut off by a full disk.
     """
     line = json.dumps({"event": event, "time": round(time.time(), 1), **facts}) + "\n"
     with contextlib.suppress(OSError):
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
         descriptor = os.open(model_dir / FILE, flags, 0o666)
         try:
-            os.write(descriptor, line.encode())
+            size = os.fstat(descriptor).st_size
+            is_cut = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            os.write(descriptor, b"\n" * is_cut + line.encode())
         finally:
             os.close(descriptor)
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from resnet import resnet_main
-from resnet.checkpoint import tensors
+from resnet.checkpoint import integrity, tensors
 from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import restore_newest
 from resnet.checkpoint.step_dirs import of_step, saved_steps
@@ -207,7 +207,7 @@ def values_of_rank(rank: int, number: int, shape) -> np.ndarray:
     ("num_before", "num_now"), [(2, 1), pytest.param(2, 3, marks=IN_3)]
 )
 def test_on_other_ranks_each_has_the_mean_weights_and_velocities_of_one(
-    lockstep, tmp_path, num_before, num_now
+    lockstep, tmp_path, num_before, num_now, caplog
 ):
     parts = [phase(10, sync_every=4)]
 
@@ -242,6 +242,20 @@ def test_on_other_ranks_each_has_the_mean_weights_and_velocities_of_one(
         saved = tensors.load(tmp_path, 6).tensors["model/classifier/kernel"]
         kernel = state.trainable_variables[0]
         np.testing.assert_allclose(saved, kernel, rtol=1e-5, atol=1e-6)
+        means = "the weights are their mean over the old ranks"
+        assert (
+            f"the velocities are those of one of the old ranks, {means}"
+            in (caplog.messages[-1])
+        )
+    lockstep.gather(None)
+    if lockstep.rank == 0:  # As in all but the two newest checkpoints.
+        integrity.drop_rank_files(of_step(tmp_path, 6))
+    lockstep.gather(None)
+    if now is not None:
+        state = saved_state(now, tmp_path, parts)
+        assert f"the velocities begin with zeros, {means}" in caplog.messages[-1]
+        assert not any(np.any(one) for one in state.optimizer.velocities.values())
+        np.testing.assert_array_equal(state.trainable_variables[0], saved)
 
 
 def test_the_logged_weight_penalty_is_the_mean_over_ranks(communicator, tmp_path):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from resnet.base.text import counted
 from resnet.checkpoint import restore, tensors
 from resnet.checkpoint.manager import CheckpointManager
 from resnet.checkpoint.restore import check_is_shared, restore_newest
@@ -124,7 +125,8 @@ def test_on_other_ranks_averages_are_the_mean_and_residuals_zero(
         rank_state.assert_common_is_of(state, 30)
         rank_state.assert_averages_are(state, (num_before - 1) / 2)
         assert not state.rank_variables[rank_state.NAME].numpy().any()
-        assert caplog.text.count(f"of these {num_now} ranks' own: the residuals") == 1
+        told = f"for a job of {counted(num_now, 'rank')}: the residuals of compression"
+        assert caplog.text.count(told) == 1
 
 
 def save_one(communicator: Communicator, model_dir: Path) -> None:

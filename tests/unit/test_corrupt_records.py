@@ -78,7 +78,7 @@ def test_corruption_is_described_with_file_and_byte(
     assert sentence.startswith(
         f"the record at byte 5 of {corrupt.paths[-1]} is corrupt: {words}"
     )
-    with pytest.raises(UserError, match=r"or give --on_bad_record=skip\.$") as caught:
+    with pytest.raises(UserError, match=r"with --on_bad_record=skip\.$") as caught:
         CorruptRecords(corrupt, "fail").detect(np.array([6, 7, 8]))
     assert str(caught.value).startswith(sentence)
 

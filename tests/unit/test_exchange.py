@@ -258,6 +258,7 @@ def test_the_measurement_of_the_network_stays_short(num_ranks, most):
         (1, {}, ["topk as one vector: 4.0 MB", "One rank sends nothing."]),
         # A dense all-reduce sends 2 x 3/4 of 4 MB; a message travels 3 times.
         (4, {"method": "terngrad"}, ["200.0 kB, a factor of 20", "600.0 kB", "300.0"]),
+        (2, {}, ["2.1 MB instead of 4.0 MB without compression (all-reduce)."]),
         (2, {"method": "randomk"}, ["(all-reduce): each of 2 sends 2.0 MB instead"]),
         (3, {"method": "adaptivethreshold"}, ["sends 2 times", "sends 1.33 times"]),
         # A matrix of 999,000 values by terngrad, 50 kB for each 250,000, and 4 kB

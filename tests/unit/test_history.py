@@ -34,6 +34,8 @@ def test_lines_that_are_no_events_are_counted(tmp_path):
         file.write('7\n{"event": 1, "time": 2}\n{"event": "start"}\n{"event": "en')
     events, num_unreadable = history.read(tmp_path)
     assert (len(events), num_unreadable) == (1, 4)
+    history.append(tmp_path, "end")  # A line of its own.
+    assert [event["event"] for event in history.read(tmp_path)[0]] == ["start", "end"]
 
 
 def test_a_folder_that_takes_no_file_is_no_error(tmp_path):

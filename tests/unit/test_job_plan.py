@@ -196,7 +196,10 @@ def test_what_is_slow_is_said(tmp_path):
     )
     plan = make(topology.repeated(topology.probe(root), 4, ()), **FOUR_NODES)
     # 2 x 3/4 of 102.2 MB over 1 Gbit/s.
-    assert warning(plan, "take at least 1.2 s in each step")
+    assert warning(plan, "take at least 1.2 s a step")
+    local = {**FOUR_NODES, "overrides": {"sync_every": 8}}
+    plan = make(topology.repeated(topology.probe(root), 4, ()), **local)
+    assert warning(plan, "take at least 0.15 s a step")
     assert warning(plan, "neither AVX2 nor NEON")
     node = topology.probe(machine_trees.graviton(tmp_path / "arm"))
     assert not warning(make(topology.repeated(node, 4, ()), **FOUR_NODES), "AVX2")
@@ -264,6 +267,7 @@ def test_the_measured_memory_is_met():
 
 
 LOCAL, CODED = {"sync_every": 4}, {"compress": "layerwise", "method": "topk"}
+CODED_WHOLE = {"compress": "entiremodel", "method": "topk"}
 AIRBENCH = RECIPES["cifar10_airbench94"]
 
 
@@ -273,6 +277,8 @@ AIRBENCH = RECIPES["cifar10_airbench94"]
         ({}, {"ema_decay": 0.5}, 1),
         (LOCAL, {**LOCAL, "outer_momentum": 0.5}, 2),
         (CODED, {**CODED, "error_feedback": True}, 1),
+        (LOCAL, {**LOCAL, **CODED_WHOLE}, 1),
+        (LOCAL, {**LOCAL, **CODED_WHOLE, "outer_momentum": 0.5}, 2),
         (CODED, {**CODED, "method": "dgc"}, 1),
     ],
 )

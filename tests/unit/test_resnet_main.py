@@ -12,7 +12,7 @@ from PIL import Image
 from data_prep.records import manifest
 from resnet import resnet_main
 from resnet.config.config import CONFIG_FILE, save_config
-from resnet.distributed.communicator import Communicator
+from resnet.distributed.communicator import AgreedError, Communicator
 from resnet.export import contents
 from resnet.hardware.placement import ProcessInfo
 from resnet.metrics import jsonl
@@ -203,6 +203,26 @@ def test_the_failure_of_a_refused_start_does_not_stay_beside_the_run(
     with resnet_main.recorded(config, Communicator(ProcessInfo())):
         history.write_failure(tmp_path, "the reason", is_locked)
     assert (history.read_failure(tmp_path) is None) == is_locked
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_a_mistake_that_ends_the_training_is_recorded(make_config, tmp_path, is_moved):
+    folder = tmp_path / "model"
+    config = make_config(12, ("a", "b"), global_batch_size=6, model_dir=str(folder))
+    folder.mkdir()
+
+    def fail() -> None:
+        with resnet_main.recorded(config, Communicator(ProcessInfo())):
+            if is_moved:
+                folder.rename(tmp_path / "moved")
+            raise AgreedError("the folder of the run was moved after step 3")
+
+    with pytest.raises(AgreedError):
+        fail()
+    assert folder.exists() is not is_moved
+    if not is_moved:
+        assert history.read_failure(folder)["step"] == 3
+        assert [event["event"] for event in history.read(folder)[0]] == ["failure"]
 
 
 def test_a_file_in_the_place_of_the_checkpoints_is_refused(run_on, records, tmp_path):

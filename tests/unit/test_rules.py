@@ -124,6 +124,11 @@ SENTENCES = (
         LAYERWISE,
         "--compress=layerwise excludes phases with and without local SGD. Leave one of",
     ),
+    (
+        digits.DIGITS,
+        {**QSGD, "kept_values": "2bit"},
+        "--kept_values=2bit needs a --method among topk, thresholdv, adapt",
+    ),
     (digits.DIGITS, {"method": "qsgd"}, "--method has no effect without --compress"),
 )
 

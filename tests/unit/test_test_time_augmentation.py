@@ -64,6 +64,8 @@ def test_shifted_images_have_half_the_weight(model, views):
         seen = [turned for one in views for turned in (one, one[:, :, ::-1])]
         return np.mean([softmax(logits_of(model, one)) for one in seen], axis=0)
 
+    # Its two shifts and their flips are seen at a time.
+    assert test_time_augmentation.num_views(views) == 4
     of_flips = mean_of(images)
     expected = (of_flips + mean_of(*shifted)) / 2
     if views == "flip_then_shift":

@@ -30,6 +30,12 @@ def test_no_text_of_the_programs_leaves_the_plural_to_its_reader():
     assert [str(f) for f, contents in texts.items() if left.search(contents)] == []
 
 
+def test_messages_of_tensorflow_are_told_without_its_names():
+    message = "{{function_node __wrapped__SaveV2_dtypes_62_device_/job:localhost/}} a/b"
+    message = text.without_graph_names(f"{message}; No space left [Op:SaveV2]")
+    assert message == "a/b; No space left"
+
+
 def test_sizes_have_the_unit_that_suits_them():
     numbers = (999, 1000, 1_234_567, 138_200_000_000, 5 * 10**15)
     texts = ["999 bytes", "1.0 kB", "1.2 MB", "138.2 GB", "5,000.0 TB"]

@@ -1,5 +1,6 @@
 """Record files that aren't those of the manifest any more, and when they are read."""
 
+import errno
 import hashlib
 import os
 import pathlib
@@ -11,6 +12,7 @@ import pytest
 from data_prep.records import indexing, manifest, tfrecord, verified
 from data_prep.records.manifest import RecordSet
 from resnet.base import regular_file
+from resnet.base.errors import UserError
 from resnet.data import record_sets
 from resnet.distributed.communicator import AgreedError, Communicator
 from resnet.hardware.placement import ProcessInfo
@@ -44,12 +46,14 @@ def read(monkeypatch) -> Counter[str]:
     return count
 
 
-def check(*folders: pathlib.Path) -> list[object]:
+def check(*folders: pathlib.Path, on_bad_record: str = "skip") -> list[object]:
     """Returns what each rank gets that opens and checks its view of the set."""
 
     def check_one(communicator, _) -> object:
         record_set = manifest.load(str(folders[communicator.rank]), "train")
-        shards = startup.check_shards(record_set, ["train"], "example", communicator)
+        shards = startup.check_shards(
+            record_set, ["train"], "example", communicator, on_bad_record
+        )
         return len(shards["train"])
 
     return simulated_ranks.on_all_ranks(check_one, len(folders))[0]
@@ -99,11 +103,45 @@ def test_other_records_of_the_same_size_are_refused_on_all_ranks(records):
     assert check(copy, records) == [2] * 2
 
 
-def test_a_file_with_a_corrupt_record_is_left_to_those_who_read_that(records):
+def test_a_file_with_a_corrupt_record_is_left_to_those_who_skip_that(records):
     path = records / NAMES[0]
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-    assert not tfrecord.is_intact(path)
+    fault = f"the record at byte 0 of {path} is corrupt: the checksum of its data"
+    assert tfrecord.describe_fault(path) == ""
+    (byte,) = path.read_bytes()[20:21]
+    with path.open("r+b") as file:
+        file.seek(20)
+        file.write(bytes([byte ^ 1]))
+    assert fault in tfrecord.describe_fault(path)
+    for error in check(records, records, on_bad_record="fail"):
+        assert isinstance(error, AgreedError)
+        assert fault in str(error)
     assert check(records) == [1]
+
+
+def test_an_emptied_file_is_another_one(records):
+    (records / NAMES[0]).write_bytes(b"")
+    assert tfrecord.describe_fault(records / NAMES[0]) == ""
+    record_set = manifest.load(str(records), "train")
+    with pytest.raises(UserError, match=f"{NAMES[0]} must be the file that manifest"):
+        verified.verify(record_set, record_set.manifest.splits["train"].shards)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(errno.ESTALE, RuntimeError), (errno.EACCES, AgreedError)]
+)
+def test_a_file_that_cannot_be_read_now_is_no_mistake_of_the_user(
+    records, monkeypatch, number, error
+):
+    def failing(path):
+        raise OSError(number, os.strerror(number), str(path))
+
+    (records / verified.FILE_NAME).unlink(missing_ok=True)
+    monkeypatch.setattr(regular_file, "sha256", failing)
+    record_set = manifest.load(str(records), "train")
+    with pytest.raises(error, match=f"can't be read .{os.strerror(number)}.; "):
+        startup.check_shards(
+            record_set, ["train"], "example", Communicator(ProcessInfo())
+        )
 
 
 def test_states_are_in_the_cache_if_they_cannot_be_beside_the_records(
