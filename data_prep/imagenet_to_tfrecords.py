@@ -345,7 +345,9 @@ def _next_command(written: manifest.Manifest, root: pathlib.Path) -> str:
         return commands.command("resnet-eval", data_dir, "--model_dir=MODEL")
     words = [data_dir, f"--model_dir={root if root.name else root.resolve()}-model"]
     if recipe := manifest.fitting_recipe(written):
-        words = [f"--recipe={recipe}", "--precision=auto", *words]
+        is_own = recipe == "own" and manifest.VALIDATION in written.splits
+        evaluations = ["--eval_every=5epochs"] * is_own
+        words = [f"--recipe={recipe}", "--precision=auto", *evaluations, *words]
     return commands.command("resnet-train", *words)
 
 

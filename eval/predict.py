@@ -205,8 +205,8 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("images are required: name files or folders, or - for a list.")
     if bool(model_dir) == bool(settings.exported_model):
         raise UserError(
-            "one of --model_dir and --exported_model is required: the folder of a run,"
-            " or an exported network."
+            "exactly one of --model_dir and --exported_model must be given: the folder"
+            f" of a run, or an exported network; got {'both' if model_dir else 'none'}."
         )
     if settings.exported_model:
         network = exported_network(settings)

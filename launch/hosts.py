@@ -96,7 +96,8 @@ def read_file(path: str, dialect: Dialect | None = None) -> list[Host]:
         lines = Path(path).read_text(errors="replace").splitlines()
     except OSError as error:
         raise UserError(
-            f"the host file of mpirun can't be read; {path}: {error.strerror}."
+            f"the file of hosts can't be read; {path}: {error.strerror}. Write the name"
+            " of a host on each of its lines."
         ) from error
     hosts = []
     for number, line in enumerate(lines, 1):

@@ -13,6 +13,7 @@ from launch.topology import OF_THIS_MACHINE, Topology, cpu_list
 from resnet.base import commands
 from resnet.base.errors import UserError
 from resnet.base.settings import COUNT, setting
+from resnet.base.text import counted
 from resnet.config import explain, rounds
 from resnet.config.command_line import JobSettings
 from resnet.config.config import Derived
@@ -221,7 +222,7 @@ def make(topology: Topology, request: Request) -> JobPlan:
     dialect = DIALECTS[flags.launcher]
     run, changes = None, list[str]()
     reasons = list(chosen.reasons)
-    warnings = [*chosen.warnings, *_warnings_of_nodes(topology, dialect)]
+    warnings = [*chosen.warnings, *_warnings_of_nodes(topology, shape, dialect)]
     if flags.job != "eval":
         memory_bytes = topology.memory_bytes // chosen.ranks_per_node
         run, accumulation = _resolve(request, shape.num_processes, memory_bytes)
@@ -372,7 +373,15 @@ def _program(
     return words + closing * (is_published or config is None)
 
 
-def _warnings_of_nodes(topology: Topology, dialect: Dialect) -> Iterator[str]:
+def _warnings_of_nodes(
+    topology: Topology, shape: JobShape, dialect: Dialect
+) -> Iterator[str]:
+    if topology.num_nodes > 1 and not (dialect.header or shape.hosts_file):
+        yield (
+            "no hosts are named: outside of a scheduler's job, all ranks start on this"
+            " machine. Write the name of a host on each line of a file, and name it"
+            " with --hosts=FILE"
+        )
     if topology.num_nodes > 1 and topology.source == OF_THIS_MACHINE:
         yield (
             f"the {topology.num_nodes} nodes are taken to be like this machine: where"
@@ -397,8 +406,8 @@ def _warnings_of_run(topology: Topology, chosen: Layout, run: Derived) -> Iterat
     if not topology.memory_bytes:
         yield (
             "the memory of a node isn't known (--memory_gb), so it isn't checked that"
-            f" its ranks, {chosen.ranks_per_node}, of about"
-            f" {run.rank_memory_bytes / 1e9:.1f} GB fit"
+            f" it suffices for {counted(chosen.ranks_per_node, 'rank')} of about"
+            f" {run.rank_memory_bytes / 1e9:.1f} GB"
         )
     known = set(topology.instruction_sets)
     if known and not known & {"avx2", "asimd"}:

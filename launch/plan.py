@@ -274,11 +274,7 @@ def request(line: CommandLine, nodes: NodeFlags, job: JobFlags) -> Request:
                 recipe = own.fitted(
                     recipe, num_examples, len(class_names), contents.median_side
                 )
-    if recipe is own.OWN:
-        raise UserError(
-            f"--recipe={own.NAME} follows from the data set: it needs a --data_dir that"
-            " can be read here, with training images."
-        )
+    own.require_fitted(recipe)
     return Request(
         flags=job,
         threads=line.of(JobSettings),

@@ -310,6 +310,9 @@ def write_settings(
     derived = Derived(config, num_parts)
     for change in explain.describe_changes(recipe, overrides, derived):
         logging.info("Changed from the recipe: %s.", change)
+    if communicator.rank == 0:
+        for sentence in explain.warnings(derived):
+            logging.warning("%s.", sentence)
 
 
 @contextlib.contextmanager

@@ -78,7 +78,7 @@ def check_apart(
         raise UserError(
             "the output folder must be another one than the source; both"
             f" --local_scratch_dir and --raw_data_dir are {root}. Choose another"
-            f" output folder, such as {root / 'records'}."
+            f" output folder, such as {root}-records."
         )
     if not folders.hold_images(raw_data_dir, validation_split):
         return

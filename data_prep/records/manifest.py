@@ -126,10 +126,15 @@ class Manifest(RecordForm):
         return self.source.get("apply_exif_orientation") is True
 
     def example_image(self) -> str:
-        """Returns the path of an image of the source if it is still there, or IMAGE."""
+        """Returns the path of an image of the source if it is still there, or IMAGE.
+
+        Beside class folders, no image counts.
+        """
         root = str(self.source.get("raw_data_dir") or "")
         for folder, subfolders, files in os.walk(root):
             subfolders.sort(reverse=True)  # Those of validation before train.
+            if subfolders:
+                continue
             if images := sorted(fnmatch.filter(files, "[!.]*.[jJpP][pPnN]*[gG]")):
                 path = os.path.join(folder, images[0])
                 return min(path, os.path.relpath(path), key=len)
@@ -358,7 +363,7 @@ def find(data_dir: str) -> RecordSet | None:
     with naming_failures(f"reading the record set in {data_dir}"):
         if not folder.is_dir():
             raise UserError(
-                f"data_dir must be a folder of record files; {folder}"
+                f"--data_dir must be a folder of record files; {folder}"
                 f" {'is not a folder' if folder.exists() else 'does not exist'}. Name"
                 " the --local_scratch_dir of the conversion."
             )

@@ -47,8 +47,8 @@ def open_raw_data(
     root = pathlib.Path(os.path.abspath(raw_data_dir))
     if not root.is_dir():
         raise UserError(
-            "raw_data_dir must be a folder with images or with the archives of ImageNet"
-            f" or CIFAR-10; {root}"
+            "--raw_data_dir must be a folder with images or with the archives of"
+            f" ImageNet or CIFAR-10; {root}"
             f" {'is not a folder' if root.exists() else 'does not exist'}. Name that"
             " folder, after unpacking it if it is a zip file."
         )

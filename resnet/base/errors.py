@@ -121,6 +121,9 @@ def _is_ours(file: str) -> bool:
 def _print(
     kind: type[BaseException], error: BaseException, place: TracebackType | None
 ) -> None:
+    if isinstance(error, KeyboardInterrupt):  # Python ends by this signal afterwards.
+        print("error: interrupted", file=sys.stderr, flush=True)
+        return
     if isinstance(error, Exception) and (sentence := describe_failed_import(error)):
         print(f"error: {sentence}", file=sys.stderr, flush=True)
         os._exit(EXIT_CODE)

@@ -18,6 +18,7 @@ from resnet.config.rules import num_workers
 
 _LABEL_WIDTH = 13
 _FEW_EXAMPLES = 8  # Fewer on a rank at a time are worth a warning.
+_FEW_STEPS = 100  # So are fewer of a training that continues from other weights.
 _NARROWEST_COLUMN = 16
 _BARS = " ▁▂▃▄▅▆▇█"
 _BAR_COLUMNS = 48
@@ -114,8 +115,13 @@ def warnings(derived: Derived) -> Iterator[str]:
             f"{counted(derived.num_parts, 'rank')} have only"
             f" {counted(derived.micro_batch_size, 'image')}"
             " each at a time, too few to compute fast and for the statistics of batch"
-            f" normalization: start at most {max(parts, 1):,} ranks, or give a larger"
-            " --train_batch_size"
+            f" normalization: start at most {counted(max(parts, 1), 'rank')}, or give a"
+            " larger --train_batch_size"
+        )
+    if config.train_steps < _FEW_STEPS and config.initial_weights:
+        yield (
+            f"the training has only {counted(config.train_steps, 'step')}: give a"
+            " smaller --train_batch_size or more --train_epochs"
         )
 
 

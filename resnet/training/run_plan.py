@@ -46,6 +46,7 @@ def print_plan(
         recipe = fitted(recipe, contents)
         num_examples = contents.splits["train"].num_examples
         class_names, multi_label = contents.class_names, contents.multi_label
+    own.require_fitted(recipe)
     config = resolve(recipe, overrides, num_examples, class_names, multi_label)
     if data_dir:
         splits_to_read(config, contents, says_what_lacks=True)

@@ -229,17 +229,22 @@ def test_a_set_that_another_conversion_finished_meanwhile_is_not_written_over(
     assert content(records) == finished
 
 
+OWN = "resnet/resnet_main.py --recipe=own --precision=auto"
+
+
 @pytest.mark.parametrize(
-    ("split", "words", "model_dir"),
+    ("splits", "words", "model_dir"),
     [
-        ("train", "resnet/resnet_main.py --recipe=own --precision=auto ", "{}-model"),
+        ("train", f"{OWN} ", "{}-model"),
+        ("train val", f"{OWN} --eval_every=5epochs ", "{}-model"),
         ("validation", "eval/resnet_eval.py ", "MODEL"),
     ],
 )
 def test_the_next_command_is_printed_for_folders_with_spaces(
-    tmp_path, split, words, model_dir
+    tmp_path, splits, words, model_dir
 ):
-    write(tmp_path / "raw" / split / "cat" / "a.JPEG", encoded_image(1))
+    for split in splits.split():
+        write(tmp_path / "raw" / split / "cat" / "a.JPEG", encoded_image(1))
     records = tmp_path / "my records"
     done = convert_here(tmp_path / "raw", records)
     (line,) = re.findall(r"^next: +(.*)$", done.stdout, re.M)

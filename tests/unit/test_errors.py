@@ -3,6 +3,7 @@
 import errno
 import os
 import shlex
+import signal
 import sys
 
 import pytest
@@ -37,6 +38,12 @@ def test_other_errors_stay_as_they_are():
         with pytest.raises(type(error)) as caught:
             fail(error)
         assert caught.value is error
+
+
+def test_an_interrupted_program_says_so_and_ends_by_the_signal():
+    code = "from resnet.base import program; raise KeyboardInterrupt"
+    done = completed([sys.executable, "-c", code], cwd=ROOT)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "error: interrupted\n")
 
 
 @pytest.mark.parametrize(

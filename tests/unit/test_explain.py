@@ -16,13 +16,23 @@ from resnet import resnet_main
 from resnet.config import explain
 from resnet.config.config import Derived
 from resnet.config.recipe import Recipe, RecipePhase
-from resnet.config.recipes import RECIPES, digits, imagenet
+from resnet.config.recipes import RECIPES, digits, imagenet, imagenette
 from resnet.config.resolve import resolve
 from resnet.config.schedules import Schedule
 from tests.in_process import assert_refused, run
 
 PROGRAM = Path(resnet_main.__file__)
 COLLAPSE = imagenet.COLLAPSE_72EP_4K
+
+
+def test_few_steps_from_other_weights_are_warned_of():
+    weights = {"initial_weights": "FILE"}
+    few, enough = (
+        list(explain.warnings(derived(imagenette.FINETUNE, 1, images, **weights)))
+        for images in (98, 9469)
+    )
+    assert not enough
+    assert "the training has only 12 steps: give a smaller --train_bat" in few[0]
 
 
 def derived(

@@ -51,8 +51,9 @@ def test_an_unfolded_export_begins_another_run(saved, tmp_path):
     done = exported_run.export(config, "safetensors", path, "--nofold_batch_norm")
     assert done.returncode == 0, done.stderr
     assert_begins_with(path, config, values)
-    other = dataclasses.replace(config, resnet_variant="tpu")
-    with pytest.raises(UserError, match="need --resnet_variant=torchvision; got tpu"):
+    other = dataclasses.replace(config, resnet_variant="tpu", model="resnet34")
+    needed = "need --model=resnet18 --resnet_variant=torchvision; got model resnet34, "
+    with pytest.raises(UserError, match=f"{needed}resnet_variant tpu. Change these"):
         assert_begins_with(path, other, values)
 
 

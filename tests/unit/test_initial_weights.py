@@ -123,7 +123,7 @@ def test_weights_of_another_network_are_refused_with_the_setting(
     config, write, name, value, needed
 ):
     other = dataclasses.replace(config, **{name: value})
-    with pytest.raises(UserError, match=f"need {needed}; got {value}"):
+    with pytest.raises(UserError, match=f"need {needed}; got {name} {value}"):
         initial.load(write(), other, SHAPES)
 
 

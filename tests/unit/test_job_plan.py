@@ -197,6 +197,7 @@ def test_what_is_slow_is_said(tmp_path):
     plan = make(topology.repeated(topology.probe(root), 4, ()), **FOUR_NODES)
     # 2 x 3/4 of 102.2 MB over 1 Gbit/s.
     assert warning(plan, "take at least 1.2 s a step")
+    assert warning(plan, "no hosts are named")
     local = {**FOUR_NODES, "overrides": {"sync_every": 8}}
     plan = make(topology.repeated(topology.probe(root), 4, ()), **local)
     assert warning(plan, "take at least 0.15 s a step")

@@ -184,7 +184,7 @@ def test_what_cannot_be_is_refused_before_tensorflow_starts(
         (["-"], "standard input must name images; it is empty"),
         (["x", "--top_k=4"], "--top_k must be at most 3, the number of classes"),
         (["x", "--step=15"], "no checkpoint of step 15 is saved"),
-        (["x", "--exported_model=y"], "one of --model_dir and --exported_model is"),
+        (["x", "--exported_model=y"], "exactly one of --model_dir and --exported"),
     ):
         assert_refused(ours(*arguments), words)
     for arguments, words in (

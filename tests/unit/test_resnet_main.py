@@ -109,10 +109,12 @@ def test_own_images_are_planned_by_their_number_and_sizes(run, records, tmp_path
     copy = shutil.copytree(records, tmp_path / "records")
     flags = ("--explain", f"--data_dir={copy}")
     assert_refused(run(*flags, "--recipe=own"), "has no median_side")
+    assert_refused(run("--explain", "--recipe=own"), "follows from the data set")
     path = copy / manifest.FILE_NAME
     path.write_text(path.read_text().replace('"median_side": 0', '"median_side": 40'))
     done = succeeded(run(*flags, "--recipe=own", "--num_ranks=2"))
     assert "global batch 8 = 2 ranks x 4" in done.stdout
+    assert "start at most 1 rank, or give" in " ".join(done.stdout.split())
     assert "at the end of the training: the median" in done.stdout
     assert_refused(run(*flags, "--recipe=own", "--num_ranks=16"), "Start fewer ranks")
 

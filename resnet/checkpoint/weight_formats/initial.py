@@ -103,14 +103,24 @@ def _require_settings(
             f"the weights in {path} can't be trained on: batch normalization is folded"
             " into the convolutions. Export them with --nofold_batch_norm."
         )
-    for name in ("resnet_variant", "batch_norm_epsilon", *PARTS):
-        if name in settings and settings[name] != getattr(config, name):
-            needed = f"--{name}={settings[name]}"
-            if name == "batch_norm_epsilon":  # It has no flag.
-                needed = f"a recipe with {name} {settings[name]}"
-            raise UserError(
-                f"the weights in {path} need {needed}; got {getattr(config, name)}"
-            )
+    names = ("model", "resnet_variant", "batch_norm_epsilon", *PARTS)
+    wrong = [
+        name
+        for name in names
+        if name in settings and settings[name] != getattr(config, name)
+    ]
+    if not wrong:
+        return
+    needed = {name: f"--{name}={settings[name]}" for name in wrong}
+    if "batch_norm_epsilon" in needed:  # It has no flag.
+        needed["batch_norm_epsilon"] = (
+            f"a recipe with batch_norm_epsilon {settings['batch_norm_epsilon']}"
+        )
+    found = (f"{name} {getattr(config, name)}" for name in wrong)
+    raise UserError(
+        f"the weights in {path} need {' '.join(needed.values())}; got"
+        f" {', '.join(found)}. Change these settings, or name other weights."
+    )
 
 
 def _reason_for_new_classifier(
@@ -159,11 +169,9 @@ def _require_equal_variables(
         first_of(wrong, _NUM_NAMED),
     )
     if text := "; ".join(filter(None, problems)):
-        theirs = file.settings.get("model", network)
-        advice = f"Give --model={theirs}" if theirs != network else "Give their --model"
         raise UserError(
-            f"--initial_weights must be those of this {network}; {path}: {text}."
-            f" {advice}, or other weights."
+            f"--initial_weights must be those of this {network}; {path}: {text}. Give"
+            " their --model, or other weights."
         )
 
 

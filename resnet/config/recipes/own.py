@@ -126,3 +126,12 @@ def _reasons(recipe: Recipe, num_classes: int, median_side: int) -> Iterator[str
 # Of a usual set, for what is asked without one.
 OWN = recipe_for(num_images=10_000, num_classes=10, median_side=224)
 RECIPES = (OWN,)
+
+
+def require_fitted(recipe: Recipe) -> None:
+    """Raises UserError if the recipe is `own`, and hasn't been fitted to a data set."""
+    if recipe is OWN:
+        raise UserError(
+            f"--recipe={NAME} follows from the data set: it needs a --data_dir that can"
+            " be read here, with training images."
+        )
