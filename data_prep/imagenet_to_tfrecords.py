@@ -315,10 +315,10 @@ def _describe(written: manifest.Manifest) -> Iterator[str]:
     if num_ignored := written.source["num_ignored_files"]:
         kinds = _in_parentheses(written.source["ignored_files"])
         yield f"ignored files: {num_ignored:,}{kinds}"
-    if num_skipped := sum(len(split.skipped_images) for split in splits):
+    if skipped := [image.name for split in splits for image in split.skipped_images]:
         yield (
-            f"skipped images (can't be decoded): {num_skipped:,}, listed in"
-            f" {manifest.FILE_NAME} under skipped_images"
+            f"skipped images (can't be decoded): {len(skipped):,}, listed in"
+            f" {manifest.FILE_NAME} under skipped_images: {first_of(skipped)}"
         )
 
 

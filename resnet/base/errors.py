@@ -122,7 +122,8 @@ def _print(
     kind: type[BaseException], error: BaseException, place: TracebackType | None
 ) -> None:
     if isinstance(error, KeyboardInterrupt):  # Python ends by this signal afterwards.
-        print("error: interrupted", file=sys.stderr, flush=True)
+        new_line = "\n" * sys.stderr.isatty()  # Behind a terminal's ^C.
+        print(f"{new_line}error: interrupted", file=sys.stderr, flush=True)
         return
     if isinstance(error, Exception) and (sentence := describe_failed_import(error)):
         print(f"error: {sentence}", file=sys.stderr, flush=True)
