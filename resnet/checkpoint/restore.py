@@ -129,9 +129,9 @@ def _instead(own: Iterable[str], has_slots: bool) -> str:
         )
         sentences.append(f"the velocities {source}")
     if "weight" in kinds:
-        sentences.append("the weights are their mean over the old ranks")
+        sentences.append("the weights are the mean over the old ranks")
     if kinds - {"velocity", "weight"}:
-        sentences.append("the residuals of compression begin with zeros")
+        sentences.append("the state of compression, such as residuals, begins anew")
     return ", ".join(sentences)
 
 

@@ -242,7 +242,7 @@ def test_on_other_ranks_each_has_the_mean_weights_and_velocities_of_one(
         saved = tensors.load(tmp_path, 6).tensors["model/classifier/kernel"]
         kernel = state.trainable_variables[0]
         np.testing.assert_allclose(saved, kernel, rtol=1e-5, atol=1e-6)
-        means = "the weights are their mean over the old ranks"
+        means = "the weights are the mean over the old ranks"
         assert (
             f"the velocities are those of one of the old ranks, {means}"
             in (caplog.messages[-1])

@@ -125,7 +125,7 @@ def test_on_other_ranks_averages_are_the_mean_and_residuals_zero(
         rank_state.assert_common_is_of(state, 30)
         rank_state.assert_averages_are(state, (num_before - 1) / 2)
         assert not state.rank_variables[rank_state.NAME].numpy().any()
-        told = f"for a job of {counted(num_now, 'rank')}: the residuals of compression"
+        told = f"for a job of {counted(num_now, 'rank')}: the state of compression"
         assert caplog.text.count(told) == 1
 
 
