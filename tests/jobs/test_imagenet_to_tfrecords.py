@@ -30,7 +30,8 @@ def test_a_raw_folder_becomes_records_that_tensorflow_reads(raw, tmp_path):
     assert "re-encoded as RGB JPEG: 2 (1 CMYK JPEG, 1 PNG)\n" in done.stdout
     assert "ignored files: 1 (1 .txt)\n" in done.stdout
     assert (
-        f"resnet/resnet_main.py --recipe=own --precision=auto --data_dir={records} "
+        "resnet/resnet_main.py --recipe=own --precision=auto --eval_every=5epochs"
+        f" --data_dir={records} "
         in " ".join(shlex.split(done.stdout.split("next:")[1]))
     )
     assert done.stderr.splitlines()[-1].startswith("100 %: 22 of 22 images")
