@@ -48,6 +48,7 @@ from resnet.runtime.preemption import StopSignals
 if TYPE_CHECKING:  # They import TensorFlow.
     from eval.checkpoint_evaluation import CheckpointEvaluation, Evaluation
     from resnet.data.record_files import ExampleShard
+    from resnet.evaluation.top_classes import TopClasses
 
 
 @dataclass(frozen=True)
@@ -203,12 +204,7 @@ def evaluate(
         evaluation, settings.combine, requested, steps, watch
     ):
         evaluated = dataclasses.replace(evaluated, **how)
-        two = None
-        if top and config.num_classes == 2 and not config.multi_label:
-            whole = top.of_all(communicator)
-            two = class_metrics.two_classes(
-                whole.labels, whole.classes, whole.probabilities
-            )
+        two = decision(top, config, communicator)
         with communicator.collective_errors():
             report.add(evaluated, result, two)
         if top and settings.store_predictions:
@@ -216,6 +212,20 @@ def evaluate(
             evaluation.store(evaluated, top, records, described)
     following = commands.of_run(data_dir, model_dir, known.example_image())
     logging.info("Report:  %s\nPredict: %s", following["Report"], following["Predict"])
+
+
+def decision(
+    top: "TopClasses | None", config: Config, communicator: Communicator
+) -> class_metrics.TwoClasses | None:
+    """Returns the decision between two classes over the images of all ranks, or None.
+
+    It is None without predictions, and for a network with other than two classes, of
+    which an image has one.
+    """
+    if not top or config.num_classes != 2 or config.multi_label:
+        return None
+    whole = top.of_all(communicator)
+    return class_metrics.two_classes(whole.labels, whole.classes, whole.probabilities)
 
 
 def check(settings: EvalSettings, has_checkpoints: bool) -> None:
