@@ -28,16 +28,19 @@ def run_of(recipe: Recipe, num_classes: int) -> Config:
     ("num_images", "side", "batch", "epochs", "model", "sizes"),
     [
         # 10 / 28 is below 8; 20 * sqrt(10,000 / 10) = 632, at most 200.
-        (10, 300, 8, 200, "resnet18d", (96, 128, 160, 176)),
+        (10, 300, 8, 200, "resnet18d", (96, 128, 160, 160)),
         (3, 32, 2, 200, "resnet9", (32, 32)),
         # 900 / 28 = 32.1; 20 * sqrt(11.1) = 66.7.
-        (900, 96, 32, 67, "resnet18d", (64, 80, 96, 112)),  # 105.6 are 7 of 16.
+        (900, 96, 32, 67, "resnet18d", (64, 80, 96, 96)),  # 57.6, 76.8.
         (1437, 32, 32, 53, "resnet9", (32, 32)),  # 51.3; 20 * sqrt(6.96) = 52.8.
         (2000, 63, 64, 45, "resnet9", (64, 64)),  # 71.4; 20 * sqrt(5) = 44.7.
-        (9469, 160, 64, 21, "resnet34d", (96, 128, 160, 176)),
+        (9469, 160, 64, 21, "resnet34d", (96, 128, 160, 160)),
         (50_000, 32, 64, 20, "resnet9", (32, 32)),
         (50_000, 17, 64, 20, "resnet9", (32, 32)),
-        (50_000, 64, 64, 20, "resnet34d", (32, 48, 64, 64)),  # 70.4 are 4 of 16.
+        (50_000, 64, 64, 20, "resnet34d", (32, 48, 64, 64)),  # 38.4, 51.2.
+        # Of the multiples of 32, the nearest.
+        (50_000, 110, 64, 20, "resnet34d", (64, 80, 96, 96)),
+        (50_000, 112, 64, 20, "resnet34d", (80, 96, 128, 128)),
     ],
 )
 def test_the_settings_follow_from_the_images(
@@ -93,7 +96,6 @@ def test_explain_has_a_reason_with_the_numbers_of_each_choice():
         "global batch 32 = 4 ranks x 8",
         "160 px at the end of the training: the median of the images' shorter sides is"
         " 240, and the recipe uses at most 160",
-        "evaluated at 176 px, 1.1 times the 160 px of the last phase: ",
         "resnet18d: resnet9 is for less than 64 pixels",
         "batch 32: 900 images / 28 steps per epoch at least",
         "67 epochs: 20 * (10,000 / 900 images)^0.5, within 20 to 200",

@@ -15,7 +15,6 @@ from resnet.config.recipes.imagenette import IMAGENETTE_BEST, scaled_phase
 
 NAME = "own"
 _SMALL_SIDE = 64  # ResNet-9 has a stride of 8 and is for 32 pixels, ResNet-D of 32.
-_EVAL_SCALE = 1.1  # Evaluation at 176 pixels was best for Imagenette's images of 160.
 _DEEP_FROM = 4_000  # The images from which ResNet-34-D replaces ResNet-18-D.
 _LEAST_STEPS = 28  # In an epoch, where the batch needn't be smaller than 8 for them.
 _SMALLEST_BATCH, _LARGEST_BATCH = 8, 64
@@ -41,16 +40,16 @@ def epochs_of(num_images: int) -> int:
 
 def recipe_for(num_images: int, num_classes: int, median_side: int) -> Recipe:
     """Returns the recipe for so many training images of so many pixels."""
-    base, stride, target = RESNET9, 8, float(median_side)
+    base, stride = RESNET9, 8
     if median_side >= _SMALL_SIDE:
-        base, stride, target = IMAGENETTE_BEST, 16, _EVAL_SCALE * median_side
-    size = max(32, min(_multiple(target, stride), IMAGENETTE_BEST.image_size))
+        base, stride = IMAGENETTE_BEST, 32
+    size = max(32, min(_multiple(median_side, stride), IMAGENETTE_BEST.image_size))
     batch, epochs = batch_size_of(num_images), epochs_of(num_images)
     phases = []
     for phase in base.phases:
         scaled = scaled_phase(phase, epochs / base.epochs, base.rate_factor(batch))
         side = (phase.image_size or base.image_size) * size / base.image_size
-        side = _multiple(side, stride)
+        side = _multiple(side, min(stride, 16))  # Smaller, so that phases differ.
         phases.append(dataclasses.replace(scaled, name=f"{side}_px", image_size=side))
     is_shallow = base is IMAGENETTE_BEST and num_images < _DEEP_FROM
     recipe = dataclasses.replace(
@@ -89,7 +88,7 @@ def fitted(
 
 
 def _multiple(number: float, of: int) -> int:
-    return max(round(number / of), 2) * of
+    return max(math.floor(number / of + 0.5), 2) * of
 
 
 def _reasons(recipe: Recipe, num_classes: int, median_side: int) -> Iterator[str]:
