@@ -6,7 +6,7 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 46_480,
+    "product lines": 46_495,
     "product modules": 301,
     "lab lines": 3_200,
     "test lines": 49_150,
