@@ -128,8 +128,8 @@ IMAGENETTE_BEST = _of_imagenette(
     source="this project: chosen on a tenth of the training images, held back",
     model="resnet34d",
     blur_pool="convolutions",
-    # That of the last phase. With 144 or 176 px, no multiples of the network's stride of
-    # 32, held-back images were classified worse than with the next multiples.
+    # That of the last phase. With 144 or 176 px, which the network's stride of 32
+    # doesn't divide, fewer held-back images were classified correctly.
     image_size=160,
     phases=_muon_phases({96: 5, 128: 9, 160: 6}, warmup_epochs=1, min_crop_area=0.35),
     optimizer="muon",
