@@ -49,7 +49,7 @@ def recipe_for(num_images: int, num_classes: int, median_side: int) -> Recipe:
     for phase in base.phases:
         scaled = scaled_phase(phase, epochs / base.epochs, base.rate_factor(batch))
         side = (phase.image_size or base.image_size) * size / base.image_size
-        side = _multiple(side, min(stride, 16))  # Smaller, so that phases differ.
+        side = _multiple(side, min(stride, 16))  # Finer: phases differ.
         phases.append(dataclasses.replace(scaled, name=f"{side}_px", image_size=side))
     is_shallow = base is IMAGENETTE_BEST and num_images < _DEEP_FROM
     recipe = dataclasses.replace(
