@@ -314,7 +314,8 @@ def exported(path: Path, form: str) -> list[Any]:
 def kind_of_cpu() -> str:
     """Returns the newest instruction set that the kernels distinguish."""
     features = Path("/proc/cpuinfo").read_text().split()
-    kinds = {"avx512_bf16": "avx512_bf16", "avx512f": "avx512", "avx2": "avx2"}
+    kinds = {"amx_bf16": "avx512_amx", "avx512_bf16": "avx512_bf16"}
+    kinds |= {"avx512f": "avx512", "avx2": "avx2"}
     return next((kind for flag, kind in kinds.items() if flag in features), "other")
 
 

@@ -43,7 +43,7 @@ def disabled() -> Iterator[None]:
 def _set_disabled(is_disabled: bool) -> None:
     global _is_disabled
     _is_disabled = is_disabled
-    for lookup in (ops, fast_ops, convolutions):
+    for lookup in (ops, fast_ops):
         lookup.cache_clear()
 
 
@@ -174,20 +174,9 @@ def instruction_set() -> str:
     return "NONE" if ops() is None else instruction_sets.kernels(OPS_LIBRARY).current()
 
 
-@functools.cache
-def convolutions(dtype: tf.DType) -> Any | None:
-    """Returns the compiled ops if their convolutions are the fastest here.
-
-    They are, except in bfloat16 on a CPU with AMX, which only oneDNN uses.
-    """
-    return None if dtype == tf.bfloat16 and has_amx() else fast_ops(dtype)
-
-
 def has_two_bf16_products() -> bool:
     """Returns whether `widen_bf16` makes a difference to convolutions on this CPU."""
-    return convolutions(tf.bfloat16) is not None and (
-        instruction_set() == "AVX512_CORE_BF16"
-    )
+    return instruction_set() == "AVX512_CORE_BF16"
 
 
 def widen_bf16(is_widened: bool) -> None:
@@ -198,9 +187,3 @@ def widen_bf16(is_widened: bool) -> None:
     float32.
     """
     instruction_sets.kernels(OPS_LIBRARY).widen_bf16(is_widened)
-
-
-def has_amx() -> bool:
-    """Returns whether oneDNN can use AMX, which multiplies matrices of bfloat16."""
-    features = cpu_features.flags()
-    return "amx_bf16" in features and not cpu_features.amx_is_hidden(features)

@@ -9,6 +9,7 @@
 #include "resnet/native/patches.h"
 #include "resnet/native/task_grids.h"
 #include "resnet/native/vector.h"
+#include "resnet/native/windows.h"
 
 RESNET_BEGIN_TARGET
 
@@ -49,20 +50,6 @@ class PackedKernel {
  private:
   int64_t n_, parts_;
   Pieces memory_;
-};
-
-// The output positions of a window in images of `height` by `width` pixels: every
-// stride-th row and column, starting at `row` and `column`.
-struct Target {
-  int64_t height, width;
-  int64_t row, column, stride;
-
-  int64_t pixel(const Window& window, int64_t place) const {
-    const int64_t line = place / window.out_width;
-    const int64_t image = line / window.out_height;
-    return (image * height + row + line % window.out_height * stride) * width + column +
-           place % window.out_width * stride;
-  }
 };
 
 // y[image, target(position), n] = epilogue(patch(position) * kernel[patch_size, n]).
@@ -124,43 +111,6 @@ void MultiplyPatches(const Window& window, int64_t batch, int64_t n, const T* x,
   });
 }
 
-// Returns the window of a forward convolution.
-Window MakeWindow(const ConvShape& shape) {
-  return {shape.in_height,   shape.in_width,    shape.in_channels, shape.kernel_size,
-          shape.kernel_size, shape.stride,      shape.pad(),       shape.pad(),
-          shape.out_height,  shape.out_width};
-}
-
-// One phase of the input gradient: the positions whose row and column have the given
-// remainders modulo the stride. Only every stride-th row and column of the kernel
-// contributes to them, so each phase is a convolution of dy with stride 1 and a smaller
-// kernel, rotated by 180 degrees.
-struct Phase {
-  Phase(const ConvShape& shape, int64_t row, int64_t column)
-      : kernel_row((row + shape.pad()) % shape.stride),
-        kernel_column((column + shape.pad()) % shape.stride),
-        target{shape.in_height, shape.in_width, row, column, shape.stride} {
-    window.height = shape.out_height;
-    window.width = shape.out_width;
-    window.channels = shape.out_channels;
-    window.rows = Reach(kernel_row, shape);
-    window.columns = Reach(kernel_column, shape);
-    window.stride = 1;
-    window.top_pad = window.rows - 1 - (row + shape.pad()) / shape.stride;
-    window.left_pad = window.columns - 1 - (column + shape.pad()) / shape.stride;
-    window.out_height = CeilDivide(shape.in_height - row, shape.stride);
-    window.out_width = CeilDivide(shape.in_width - column, shape.stride);
-  }
-
-  static int64_t Reach(int64_t first, const ConvShape& shape) {
-    return CeilDivide(std::max<int64_t>(shape.kernel_size - first, 0), shape.stride);
-  }
-
-  int64_t kernel_row, kernel_column;  // The first ones that contribute.
-  Target target;
-  Window window;
-};
-
 // Packs the kernel of a phase, rotated and transposed, for a range of input channels:
 // [rows, columns, out_channels, channels]. `turned` is scratch memory of that size.
 template <typename T>
@@ -188,17 +138,6 @@ void PackTurned(const ConvShape& shape, const Phase& phase, const Range& channel
   }
   Pack<T>(turned, 1, window.patch_size(), window.patch_size(), channels.size(), nullptr,
           packed);
-}
-
-template <typename T>
-void ClearPhase(const ConvShape& shape, const Phase& phase, T* dx, Context& context) {
-  const int64_t width = phase.window.out_width;
-  context.Run(shape.batch * phase.window.out_height, [&](int64_t line) {
-    for (int64_t place = line * width; place < (line + 1) * width; ++place) {
-      std::memset(dx + phase.target.pixel(phase.window, place) * shape.in_channels, 0,
-                  shape.in_channels * sizeof(T));
-    }
-  });
 }
 
 // Divides a window into parts whose patches are narrow enough: rows, or single pixels.

@@ -7,6 +7,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
@@ -25,6 +27,9 @@ extern const KernelSet kKernelSet __attribute__((weak));
 namespace avx512_bf16 {
 extern const KernelSet kKernelSet __attribute__((weak));
 }
+namespace avx512_amx {
+extern const ConvolutionKernels<Bf16> kConvolutions __attribute__((weak));
+}
 namespace neon {
 extern const KernelSet kKernelSet __attribute__((weak));
 }
@@ -35,7 +40,22 @@ extern const KernelSet kKernelSet;
 namespace {
 
 // By rising speed, like the names in native/instruction_sets.py. On Arm there is one.
-enum InstructionSet : int { kAnyCpu, kAvx2, kAvx512, kAvx512Bf16, kNeon = 1 };
+enum InstructionSet : int { kAnyCpu, kAvx2, kAvx512, kAvx512Bf16, kAvx512Amx, kNeon = 1 };
+
+#ifdef __x86_64__
+// Returns whether this process may use AMX. The leaf of CPUID that describes the tiles
+// isn't read: they work also where a virtual machine hides it.
+bool CanUseAmx() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx);
+  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+  if ((edx & kAmxBf16) == 0 || (edx & kAmxTile) == 0) return false;
+  // From linux/arch/x86/include/uapi/asm/prctl.h; the number of the tiles' data is 18. Linux
+  // refuses what it, or the virtual machine, has not enabled.
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
 
 InstructionSet FindBest() {
 #ifdef __x86_64__
@@ -49,7 +69,8 @@ InstructionSet FindBest() {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx);
     const bool has_bf16 = (eax >> 5 & 1) != 0 && &avx512_bf16::kKernelSet != nullptr;
-    return has_bf16 ? kAvx512Bf16 : kAvx512;
+    if (!has_bf16) return kAvx512;
+    return &avx512_amx::kConvolutions != nullptr && CanUseAmx() ? kAvx512Amx : kAvx512Bf16;
   }
   return kAvx2;
 #elif defined(__aarch64__)
@@ -74,7 +95,16 @@ KernelSet CurrentKernels() {
 #else
   if (now == kAvx2) return avx2::kKernelSet;
   KernelSet kernels = avx512::kKernelSet;
-  if (now == kAvx512Bf16 && !is_bf16_widened) kernels.bf16 = avx512_bf16::kKernelSet.bf16;
+  if (now == kAvx512Amx) {
+    static const Kernels<Bf16> with_amx = [] {
+      Kernels<Bf16> best = *avx512_bf16::kKernelSet.bf16;
+      static_cast<ConvolutionKernels<Bf16>&>(best) = avx512_amx::kConvolutions;
+      return best;
+    }();
+    kernels.bf16 = &with_amx;
+  } else if (now == kAvx512Bf16 && !is_bf16_widened) {
+    kernels.bf16 = avx512_bf16::kKernelSet.bf16;
+  }
   return kernels;
 #endif
 }

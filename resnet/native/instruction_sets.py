@@ -18,10 +18,12 @@ VARIABLE = "RESNET_MAX_CPU_ISA"
 
 _AVX2 = frozenset({"avx2", "fma"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+_AVX512_BF16 = _AVX512 | {"avx512_bf16"}
 _OF_X86 = {
     "AVX2": _AVX2,
     "AVX512_CORE": _AVX512,
-    "AVX512_CORE_BF16": _AVX512 | {"avx512_bf16"},
+    "AVX512_CORE_BF16": _AVX512_BF16,
+    "AVX512_CORE_AMX": _AVX512_BF16 | {"amx_tile", "amx_bf16"},
 }
 
 

@@ -14,6 +14,13 @@
 
 namespace resnet::RESNET_ISA {
 
+#ifdef RESNET_AVX512_AMX
+// Convolves with AMX, also where others use Winograd's algorithm.
+extern const ConvolutionKernels<Bf16> kConvolutions = {
+    ConvForwardGemm<Bf16>,       ConvForwardGemm<Bf16>,        ConvInputGradientGemm<Bf16>,
+    ConvInputGradientGemm<Bf16>, ConvKernelGradientGemm<Bf16>, ConvKernelGradientGemm<Bf16>};
+#else
+
 #ifndef RESNET_AVX512_BF16  // Nothing here is faster with its instructions.
 namespace {
 
@@ -39,9 +46,11 @@ namespace {
 
 template <typename T>
 constexpr Kernels<T> kKernels = {
-    ConvForwardGemm<T>,        ConvForwardWinograd<T>,       ConvInputGradientGemm<T>,
-    ConvInputGradientWinograd<T>, ConvKernelGradientGemm<T>, ConvKernelGradientWinograd<T>,
-    BatchNorm<T>,              Normalize<T>,                 BatchNormGrad<T>};
+    {ConvForwardGemm<T>, ConvForwardWinograd<T>, ConvInputGradientGemm<T>,
+     ConvInputGradientWinograd<T>, ConvKernelGradientGemm<T>, ConvKernelGradientWinograd<T>},
+    BatchNorm<T>,
+    Normalize<T>,
+    BatchNormGrad<T>};
 
 }  // namespace
 
@@ -55,5 +64,6 @@ extern const KernelSet kKernelSet = {&kKernels<float>, nullptr, &kMapKernels<flo
                                      &kMapKernels<Bf16>, Move};
 #endif
 #endif  // RESNET_ANY_CPU
+#endif  // RESNET_AVX512_AMX
 
 }  // namespace resnet::RESNET_ISA

@@ -14,10 +14,10 @@
 
 namespace resnet {
 
-// The kernels for images of one number type. conv_gemm.h, winograd.h and
-// batch_norm_kernels.h say what they do.
+// The convolutions of images of one number type; conv_gemm.h and winograd.h say what they
+// do.
 template <typename T>
-struct Kernels {
+struct ConvolutionKernels {
   using Forward = void(const ConvShape&, const T*, const float*, const float*,
                        const Epilogue<T>&, T*, Context&);
   using InputGradient = void(const ConvShape&, const T*, const float*, T*, Context&);
@@ -29,6 +29,11 @@ struct Kernels {
   InputGradient* input_gradient_winograd;
   KernelGradient* kernel_gradient_gemm;
   KernelGradient* kernel_gradient_winograd;
+};
+
+// The kernels for images of one number type; for the others see batch_norm_kernels.h.
+template <typename T>
+struct Kernels : ConvolutionKernels<T> {
   void (*batch_norm)(const BatchNormArguments<T>&, Context&);
   void (*normalize)(const NormalizeArguments<T>&, const float*, const float*, Context&);
   void (*batch_norm_grad)(const BatchNormGradArguments<T>&, Context&);

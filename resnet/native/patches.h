@@ -9,30 +9,11 @@
 #include <cstring>
 
 #include "resnet/native/vector.h"
+#include "resnet/native/windows.h"
 
 RESNET_BEGIN_TARGET
 
 namespace resnet::RESNET_ISA {
-
-// The patch that is read for each output position: `rows` by `columns` pixels, the first
-// one in row output_row * stride - top_pad, and likewise for columns.
-struct Window {
-  int64_t height, width, channels;  // Size of the input images.
-  int64_t rows, columns;
-  int64_t stride;
-  int64_t top_pad, left_pad;
-  int64_t out_height, out_width;  // Size of the outputs.
-
-  int64_t patch_size() const { return rows * columns * channels; }
-  int64_t places() const { return out_height * out_width; }
-  int64_t image_size() const { return height * width * channels; }
-
-  // Returns whether the patches are the pixels themselves.
-  bool IsPixel() const {
-    return rows == 1 && columns == 1 && stride == 1 && top_pad == 0 && left_pad == 0 &&
-           out_height == height && out_width == width;
-  }
-};
 
 // Copies in steps of kStep bytes; the last step may overlap the previous one.
 template <int64_t kStep>

@@ -2,13 +2,13 @@
 //
 // install/build_native.sh compiles each kernel once for each instruction set, whose
 // namespace is RESNET_ISA, and defines RESNET_AVX2, RESNET_AVX512, RESNET_AVX512_BF16,
-// RESNET_NEON, or RESNET_ANY_CPU, for which there are no vectors. RESNET_FOR_EACH_TYPE(M) is M(T) for each
+// RESNET_AVX512_AMX, RESNET_NEON, or RESNET_ANY_CPU, for which there are no vectors. RESNET_FOR_EACH_TYPE(M) is M(T) for each
 // number type that an instruction set has kernels for.
 
 #ifndef RESNET_NATIVE_VECTOR_H_
 #define RESNET_NATIVE_VECTOR_H_
 
-#if defined(RESNET_AVX512) || defined(RESNET_AVX512_BF16)
+#if defined(RESNET_AVX512) || defined(RESNET_AVX512_BF16) || defined(RESNET_AVX512_AMX)
 #include "resnet/native/vector_avx512.h"
 #elif defined(RESNET_AVX2)
 #include "resnet/native/vector_avx2.h"

@@ -13,7 +13,12 @@
 
 #include "resnet/native/bf16.h"
 
-#ifdef RESNET_AVX512_BF16
+#if defined(RESNET_AVX512_AMX)
+#define RESNET_ISA avx512_amx
+#define RESNET_FOR_EACH_TYPE(M) M(Bf16)
+#define RESNET_TARGET \
+  "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16,amx-tile,amx-bf16"
+#elif defined(RESNET_AVX512_BF16)
 #define RESNET_ISA avx512_bf16
 #define RESNET_FOR_EACH_TYPE(M) M(Bf16)
 #define RESNET_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16"
@@ -106,7 +111,7 @@ inline Vector Load(const Bf16* from, Mask mask) {
 }
 // Rounds to the nearest bfloat16, and to the even one of two.
 inline __m256i Round(Vector value) {
-#ifdef RESNET_AVX512_BF16
+#if defined(RESNET_AVX512_BF16) || defined(RESNET_AVX512_AMX)
   const __m256bh rounded = _mm512_cvtneps_pbh(value);
   return reinterpret_cast<const __m256i&>(rounded);
 #else

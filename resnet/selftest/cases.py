@@ -8,8 +8,8 @@ The results are the same bits on every machine with the same instruction set:
   sizes are constants, and nothing depends on the sizes of caches;
 - the kernels call no mathematical functions of a library and no approximate
   instructions: only sums, products, quotients, roots and FMA, which IEEE 754 defines;
-- of AVX512_BF16, whose product's rounding is its own, sums are of whole numbers
-  below 2^24, which are exact in any order; so are those of resizing.
+- of AVX512_BF16 and AMX, whose products' rounding is their own, sums are of whole
+  numbers below 2^24, which are exact in any order; so are those of resizing.
 
 A result may differ between compilers, which choose where a product and a sum become an
 FMA.
@@ -159,7 +159,8 @@ def _convolution(
     outputs_shape = (batch, -(-height // stride), -(-width // stride), num_out)
     is_winograd = size == 3 and stride == 1 and min(channels) >= 32
     # Exact sums of products; Winograd's algorithm computes in float32.
-    is_whole = dtype == tf.bfloat16 and not is_winograd
+    has_amx = native.instruction_set() == "AVX512_CORE_AMX"
+    is_whole = dtype == tf.bfloat16 and (has_amx or not is_winograd)
     draw = numbers.whole if is_whole else numbers.floats
     images = draw(*images_shape, num_in, dtype=dtype)
     gradient = draw(*outputs_shape, dtype=dtype)

@@ -11,7 +11,12 @@ from resnet.base.text import counted, first_of
 # What `cases` computes by the kernels of an instruction set: the CRC-32C of all groups.
 # A compiler decides which products and sums become an FMA, so it is that of a compiler.
 COMPILER = "GCC 12"
-TABLE = {"AVX2": 0xFB722C84, "AVX512_CORE": 0x7A5EEC47, "AVX512_CORE_BF16": 0x8B55198D}
+TABLE = {
+    "AVX2": 0xFB722C84,
+    "AVX512_CORE": 0x7A5EEC47,
+    "AVX512_CORE_BF16": 0x8B55198D,
+    "AVX512_CORE_AMX": 0x4F41B704,
+}
 
 
 @dataclass(frozen=True)

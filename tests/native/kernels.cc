@@ -99,8 +99,10 @@ void Convolve(const Kernels<T>& kernels) {
   ConvShape s;
   s.kernel_size = may_be_winograd ? 3 : Draw(1, 4);
   s.stride = may_be_winograd ? 1 : Draw(1, 3);
-  s.batch = Draw(1, 3), s.in_height = Draw(1, 9), s.in_width = Draw(1, 9);
-  s.in_channels = OneIn(8) ? Draw(300, 700) : Draw(1, 70), s.out_channels = Draw(1, 70);
+  const int64_t most = OneIn(50) ? 60 : 9;  // Large images are divided into strips.
+  s.batch = Draw(1, 3), s.in_height = Draw(1, most), s.in_width = Draw(1, most);
+  const bool is_wide = OneIn(8) && most == 9;
+  s.in_channels = is_wide ? Draw(300, 700) : Draw(1, 70), s.out_channels = Draw(1, 70);
   s.out_height = CeilDivide(s.in_height, s.stride);
   s.out_width = CeilDivide(s.in_width, s.stride);
   const int64_t size = s.batch * s.out_height * s.out_width, filters = s.out_channels;

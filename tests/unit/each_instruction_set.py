@@ -34,8 +34,7 @@ def limit_instruction_set(name: str) -> None:
     Graphs that are built later use stock ops where the remaining kernels lack a dtype.
     """
     instruction_sets.kernels(native.OPS_LIBRARY).limit(name)
-    for lookup in (native.fast_ops, native.convolutions):
-        lookup.cache_clear()
+    native.fast_ops.cache_clear()
 
 
 def usable_names() -> list[str]:
@@ -49,6 +48,7 @@ def dtypes_of(name: str) -> list[tf.DType]:
         "AVX512_CORE": [tf.float32, tf.bfloat16],
         "NEON": [tf.float32, tf.bfloat16],
         "AVX512_CORE_BF16": [tf.bfloat16],
+        "AVX512_CORE_AMX": [tf.bfloat16],
     }.get(name, [tf.float32])
 
 

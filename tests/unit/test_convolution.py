@@ -19,7 +19,7 @@ from tests.unit.slow_convolution import slow_convolution
 
 def stock_ops(*arguments, **extras) -> tf.Tensor:
     """The convolution by TensorFlow's own ops."""
-    with mock.patch.object(native, "convolutions", return_value=None):
+    with mock.patch.object(native, "fast_ops", return_value=None):
         return convolution.conv2d(*arguments, **extras)
 
 
@@ -28,9 +28,8 @@ WAYS = [convolution.conv2d, stock_ops]
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
-def test_the_compiled_ops_are_used_except_where_onednn_is_faster(dtype):
-    is_onednn_faster = dtype == tf.bfloat16 and native.has_amx()
-    assert (native.convolutions(dtype) is None) == is_onednn_faster
+def test_the_compiled_ops_are_used(dtype):
+    assert native.fast_ops(dtype) is not None
 
 
 @pytest.mark.parametrize("kernel_size", [1, 2, 3, 7])
@@ -175,28 +174,6 @@ def test_a_scaled_kernel_is_rounded_once(size, channels, filters, dtype):
     ours = convolution.conv2d(images, kernel, 1, scale=scale)
     expected = convolution.conv2d(images, kernel * scale, 1)
     np.testing.assert_array_equal(tf.cast(ours, float), tf.cast(expected, float))
-
-
-@pytest.mark.parametrize("batch", [1, 4])
-def test_a_pointwise_convolution_has_the_gradients_of_any_other(
-    batch, dtype, monkeypatch
-):
-    images = tf.cast(normal(batch, 5, 7, 16), dtype)
-    kernel = tf.constant(normal(1, 1, 16, 24, seed=1))
-    weights = normal(batch, 5, 7, 24, seed=2)
-    expected = outputs_and_gradients(WAYS[1], images, kernel, 1, weights, {})
-
-    def pointwise(images, kernel, stride):
-        return convolution.pointwise_conv2d(images, tf.cast(kernel, dtype))
-
-    found = outputs_and_gradients(pointwise, images, kernel, 1, weights, {})
-    for one, other in zip(found, expected, strict=True):
-        assert_near(one, other, TOLERANCE[dtype])
-    used = []
-    monkeypatch.setattr(native, "has_amx", lambda: True)
-    monkeypatch.setattr(convolution, "pointwise_conv2d", lambda *_: used.append(1))
-    stock_ops(images, kernel, 1)
-    assert bool(used) == (dtype == tf.bfloat16)
 
 
 def test_the_same_call_gives_the_same_bits():

@@ -172,7 +172,7 @@ def test_stock_ops_compute_the_same(case):
 @pytest.mark.parametrize("case", ["resnet8", "inception_bn_28"])
 def test_a_graph_of_stock_ops_infers_as_eager_calls_do(case, monkeypatch):
     # TensorFlow 2.21 crashes in one of about three graphs with Pad in a shortcut.
-    monkeypatch.setattr(native, "convolutions", lambda dtype: None)
+    monkeypatch.setattr(native, "fast_ops", lambda dtype: None)
     model, images = changed(case), random_images(2, side_of(case))
     expected = model(images, training=False)
     for _ in range(4 if case == "resnet8" else 2):

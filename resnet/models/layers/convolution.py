@@ -30,7 +30,7 @@ def conv2d(
     `[filters]` float32, residual (of the result's shape) and ReLU are applied in this
     order, before the result is rounded and stored.
     """
-    library = native.convolutions(images.dtype)
+    library = native.fast_ops(images.dtype)
     if library is not None:
         return library.resnet_conv2d(
             images=images,
@@ -50,47 +50,12 @@ def conv2d(
         images = tf.pad(images, [[0, 0], [before, after], [before, after], [0, 0]])
     scaled = kernel if scale is None else kernel * scale
     rounded = tf.cast(scaled, images.dtype)
-    if size == 1 and stride == 1 and images.dtype == tf.bfloat16 and native.has_amx():
-        images = pointwise_conv2d(images, rounded)
-    else:
-        images = tf.nn.conv2d(images, rounded, stride, "VALID")
+    images = tf.nn.conv2d(images, rounded, stride, "VALID")
     if bias is not None:
         images = tf.nn.bias_add(images, tf.cast(bias, images.dtype))
     if residual is not None:
         images = images + residual
     return tf.nn.relu(images) if relu else images
-
-
-@tf.custom_gradient
-def pointwise_conv2d(images: tf.Tensor, kernel: tf.Tensor) -> Any:
-    """Returns a 1x1 convolution whose kernel gradient consists of matrix products.
-
-    On CPUs with AMX, oneDNN takes 2.6 times as long for its own gradient of the kernel
-    in bfloat16 as for the products over two halves of the batch (measured on ResNet-50
-    with a batch of 32).
-    """
-
-    def gradients(gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        channels, filters = kernel.shape[2:]
-        rows = tf.reshape(images, [-1, channels])
-        gradient_rows = tf.reshape(gradient, [-1, filters])
-        half = tf.shape(rows)[0] // 2
-        kernel_gradient = sum(
-            tf.cast(tf.matmul(rows[part], gradient_rows[part], True), tf.float32)
-            for part in (slice(half), slice(half, None))
-        )
-        images_gradient = tf.raw_ops.Conv2DBackpropInput(
-            input_sizes=tf.shape(images),
-            filter=kernel,
-            out_backprop=gradient,
-            strides=[1, 1, 1, 1],
-            padding="VALID",
-        )
-        return images_gradient, tf.cast(
-            tf.reshape(kernel_gradient, kernel.shape), kernel.dtype
-        )
-
-    return tf.nn.conv2d(images, kernel, 1, "VALID"), gradients
 
 
 @tf.RegisterGradient("ResnetConv2D")
