@@ -6,7 +6,8 @@
 # Writes resnet/native/libresnet_ops.so, unless it is there and nothing has changed; without
 # CXX, a library of these sources is kept, whichever compiler made it. Without the library
 # everything works, but slower. Convolutions and normalization are compiled for AVX-512 and
-# for AVX2 on x86_64, where AVX-512 needs GCC 10 or clang 10, and for NEON on aarch64.
+# for AVX2 on x86_64, where AVX-512 needs GCC 10 or clang 10 and AMX GCC 11 or clang 12, and
+# for NEON on aarch64.
 set -euo pipefail
 CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=$1
@@ -19,7 +20,7 @@ target=$PWD/resnet/native/libresnet_ops
 kernels='conv_gemm|winograd|winograd_gradient|batch_norm_kernels|batch_norm_grad_kernels'
 products_fma='gemm_fma|gemm_fma_transposed'     # In float32, for AVX-512, AVX2 and NEON.
 products_bf16='gemm_bf16|gemm_bf16_transposed'  # For AVX-512 with AVX512_BF16.
-products_amx='conv_amx'
+convolutions_amx='conv_amx'                     # In place of all others.
 # Also for CPUs without either.
 kernels_any_cpu='kernel_set|momentum_kernels|activation_kernels|pooling_kernels'
 
@@ -112,11 +113,11 @@ compile() {  # compile SET/SOURCE ...: one compiler per core, each with up to 1 
 sources=(resnet/native/*.cc)
 select_sources() { printf '%s\n' "${sources[@]}" | grep -E "/($1)\.cc$"; }
 mapfile -t ops < <(printf '%s\n' "${sources[@]}" |
-  grep -v -E "/($kernels|$products_fma|$products_bf16|$products_amx|$kernels_any_cpu)\.cc$")
+  grep -v -E "/($kernels|$products_fma|$products_bf16|$convolutions_amx|$kernels_any_cpu)\.cc$")
 mapfile -t any_cpu < <(select_sources "$kernels_any_cpu")
 mapfile -t vectors < <(select_sources "$kernels|$products_fma|$kernels_any_cpu")
 mapfile -t bf16 < <(select_sources "$kernels|$products_bf16|kernel_set")
-mapfile -t amx < <(select_sources "$products_amx|kernel_set")
+mapfile -t amx < <(select_sources "$convolutions_amx|kernel_set")
 
 can_build=$("${compiler[@]}" -E -P -x c++ - 2>/dev/null <<'CPP' | tail -n 1
 #if defined(__aarch64__)
@@ -125,6 +126,8 @@ neon
 none
 #elif !defined(__clang__) && __GNUC__ < 10
 avx2
+#elif defined(__clang__) ? __clang_major__ < 12 : __GNUC__ < 11
+avx512
 #else
 all
 #endif
@@ -142,9 +145,14 @@ fi
 if [ "$can_build" = avx2 ]; then
   echo "build_native.sh: without the kernels for AVX-512, which need GCC 10 or newer, or" \
     "clang: '$CXX' is older. Name one: make venv CXX=/path/to/g++" >&2
-elif [ "$can_build" = all ]; then
-  files=("${vectors[@]/#/AVX512/}" "${bf16[@]/#/AVX512_BF16/}" "${amx[@]/#/AVX512_AMX/}"
-    "${files[@]}")
+elif [ "$can_build" = avx512 ] || [ "$can_build" = all ]; then
+  files=("${vectors[@]/#/AVX512/}" "${bf16[@]/#/AVX512_BF16/}" "${files[@]}")
+  if [ "$can_build" = all ]; then
+    files=("${amx[@]/#/AVX512_AMX/}" "${files[@]}")
+  else
+    echo "build_native.sh: without the kernels for AMX, which need GCC 11 or newer, or" \
+      "clang 12: '$CXX' is older. Name one: make venv CXX=/path/to/g++" >&2
+  fi
 fi
 compile "${files[@]}" || true  # What is missing is found below.
 for file in "${files[@]}"; do

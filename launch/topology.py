@@ -203,8 +203,6 @@ def probe(root: Path = Path("/")) -> Topology:
     installed = _cores(root, online)
     features = cpu_features.flags(root / "proc/cpuinfo")
     is_this_machine = root == Path("/")
-    if is_this_machine and cpu_features.amx_is_hidden(features):
-        features -= {"amx_bf16"}  # The training leaves it out, too.
     return Topology(
         num_nodes=1,
         cores=tuple(_cores(root, sorted(allowed.intersection(online)))),

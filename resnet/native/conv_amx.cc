@@ -158,7 +158,9 @@ void MultiplyPatches(const Window& window, int64_t batch, int64_t n, const Bf16*
   const int64_t most_positions = RoundUp(strip_lines * layout.line, kBlock);
   const int64_t copy_bytes = RoundUp(
       (layout.is_copied ? layout.planes * plane_size : kBlock * pitch) * sizeof(Bf16), kLine);
-  const int64_t places_bytes = RoundUp(most_positions * sizeof(int64_t), kLine);
+  const int64_t most_blocks = most_positions / kBlock;
+  const int64_t places_bytes =
+      RoundUp((most_positions + most_blocks) * sizeof(int64_t), kLine);
   const Pieces memory(context, context.num_threads(),
                       copy_bytes + places_bytes + 2 * kBlockSize * sizeof(float));
   int64_t* const offsets = AllocateFor<int64_t>(context, window.rows);
@@ -168,17 +170,22 @@ void MultiplyPatches(const Window& window, int64_t batch, int64_t n, const Bf16*
   context.RunOnWorkers(grid.rows * grid.columns, [&](int64_t task, int64_t worker) {
     Bf16* const copy = reinterpret_cast<Bf16*>(memory.of(worker));
     int64_t* const places = reinterpret_cast<int64_t*>(memory.of(worker) + copy_bytes);
+    int64_t* const blocks = places + most_positions;  // Those with a place.
     float* const sums =
         reinterpret_cast<float*>(memory.of(worker) + copy_bytes + places_bytes);
     const Range columns = Part(n, grid.columns, task % grid.columns, kColumnStep);
     const Range own = Part(all_lines, grid.rows, task / grid.columns);
     const Tiles tiles;
-    Finisher finisher(epilogue, y, sums);
+    Finisher finisher(epilogue, y, n, sums);
     for (int64_t begin = own.begin; begin < own.end; begin += strip_lines) {
       const int64_t count = std::min(strip_lines, own.end - begin);
       const int64_t positions = count * layout.line;
       finisher.Some(kBlock);  // Its places are written again.
       FindPlaces(layout, target, batch, n, begin, count, places);
+      int64_t num_blocks = 0;
+      for (int64_t i = 0; i < positions; i += kBlock) {
+        if (*std::max_element(places + i, places + i + kBlock) >= 0) blocks[num_blocks++] = i;
+      }
       const Bf16* data = x + begin * layout.line_size();
       if (layout.is_copied) {
         CopyLines(layout, x, batch, begin, count, plane_size, copy);
@@ -192,9 +199,8 @@ void MultiplyPatches(const Window& window, int64_t batch, int64_t n, const Bf16*
                   layout.FirstPixel(x, batch, std::min(next + strip_lines, own.end)), 0};
       fetch.step = RoundUp(CeilDivide(fetch.end - fetch.next, steps), kLine);
       for (int64_t j = columns.begin; j < columns.end; j += kBlock) {
-        for (int64_t i = 0; i < positions; i += kBlock) {
-          const int64_t* const block_places = places + i;
-          if (*std::max_element(block_places, block_places + kBlock) < 0) continue;
+        for (const int64_t* block = blocks; block < blocks + num_blocks; ++block) {
+          const int64_t i = *block;
           Left left{data + i * pitch, pitch, offsets, window.rows, depth};
           if (!layout.is_copied && left.data + kBlock * pitch > end) {
             std::memcpy(copy, left.data, (end - left.data) * sizeof(Bf16));
@@ -202,7 +208,7 @@ void MultiplyPatches(const Window& window, int64_t batch, int64_t n, const Bf16*
             left.data = copy;
           }
           MultiplyBlock(left, packed + j / kBlock * panel_bytes, fetch, finisher);
-          finisher.Take(block_places, j, n - j);
+          finisher.Take(places + i, j, n - j);
         }
       }
     }
