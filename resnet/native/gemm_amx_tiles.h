@@ -162,7 +162,7 @@ class Finisher {
 };
 
 // After more than 128 loads of tiles without a store, the next store costs some 800 cycles,
-// as measured on an Intel Xeon with 2 MB of L2. So an operand is stored every 16 products of blocks.
+// as measured on the only type of CPU at hand. So an operand is stored every 16 steps.
 constexpr int64_t kStepsPerStore = 16;
 
 // The product of two rows of tiles, 4 and 5, and two columns of tiles, 6 and 7.

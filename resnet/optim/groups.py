@@ -19,6 +19,7 @@ class Group(NamedTuple):
         rate_factor: The factor of the learning rate, more than 0.
         slots: The state of the whole optimizer, by its stored names.
         config: The settings of the run, which have the constants of the rules.
+        dtype: The dtype that the network computes in, which a rule may do, too.
         collectives: The ranks that have the same state, among which work may be
             divided; None where no other rank has it.
     """
@@ -30,6 +31,7 @@ class Group(NamedTuple):
     rate_factor: float
     slots: Mapping[str, tf.Variable]
     config: TrainingSettings
+    dtype: tf.DType
     collectives: Collectives | None
 
     def slot(self, kind: str) -> list[tf.Variable]:

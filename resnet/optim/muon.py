@@ -10,7 +10,8 @@ variable = variable * sqrt(n) / |variable| - learning_rate * orthogonal(directio
 with the 2-norm and `orthogonalized`. These kernels have no weight decay, since their
 norm is fixed; batch normalization makes the network independent of it. All other
 variables are updated by `momentum`, with the momentum of the phase. Ranks with the same
-velocities divide the orthogonal matrices among themselves.
+velocities divide the orthogonal matrices among themselves. They are computed in the
+precision of the network, as in the source, by products with sums in float32.
 
 Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon, with the
 normalized kernels of KellerJordan/cifar10-airbench, airbench94_muon.py.
@@ -45,7 +46,7 @@ def update(group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings)
             direction = gradient + momentum * direction
         directions.append(tf.reshape(direction, [-1, gradient.shape[-1]]))
     updates, bytes_sent = orthogonalized_by_ranks(
-        directions, group.collectives, f"muon/{group.names[0]}"
+        directions, group.dtype, group.collectives, f"muon/{group.names[0]}"
     )
     rate = settings.learning_rate * group.rate_factor
     for variable, matrix in zip(group.variables, updates, strict=True):
@@ -55,21 +56,24 @@ def update(group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings)
 
 
 def orthogonalized_by_ranks(
-    matrices: Sequence[tf.Tensor], collectives: Collectives | None, name: str
+    matrices: Sequence[tf.Tensor],
+    dtype: tf.DType,
+    collectives: Collectives | None,
+    name: str,
 ) -> tuple[list[tf.Tensor], int]:
     """Returns the orthogonal matrices of some, and the bytes that this rank sends.
 
     The matrices are float32 and the same on all ranks. Each result is computed on one
-    rank, and all ranks get all of them, in a message of that name; without other ranks,
-    this one computes all. To be called inside the graph.
+    rank, in `dtype`, and all ranks get all of them, in a message of that name; without
+    other ranks, this one computes all. To be called inside the graph.
     """
     if collectives is None or collectives.num_ranks == 1:
-        return [orthogonalized(matrix) for matrix in matrices], 0
+        return [orthogonalized(matrix, dtype) for matrix in matrices], 0
     shares = balanced(
         [cost(matrix.shape) for matrix in matrices], collectives.num_ranks
     )
     own = [
-        tf.reshape(orthogonalized(matrices[place]), [-1])
+        tf.reshape(orthogonalized(matrices[place], dtype), [-1])
         for place in shares[collectives.rank]
     ]
     message = tf.concat([tf.zeros([0]), *own], 0)
@@ -111,8 +115,11 @@ def normalize_kernels(network: keras.Model) -> None:
         layer.moving_variance.assign(layer.moving_variance.value * factor**2)
 
 
-def orthogonalized(matrix: tf.Tensor) -> tf.Tensor:
+def orthogonalized(matrix: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
     """Returns about U V^T for a float32 matrix U S V^T of known shape.
+
+    Products are rounded to `dtype`. In bfloat16, singular values below about 0.05 of
+    the matrix's norm, whose squares are like rounding errors, are raised less exactly.
 
     Each iteration of Newton and Schulz applies a polynomial to the singular values,
     without computing them: X = P X with P = a I + b G + c G^2 and G = X X^T. As all of
@@ -122,17 +129,17 @@ def orthogonalized(matrix: tf.Tensor) -> tf.Tensor:
     """
     a, b, c = COEFFICIENTS
     is_wide = matrix.shape[0] < matrix.shape[1]
-    x = matrix / (norms.norm(matrix) + _EPSILON)
+    x = tf.cast(matrix / (norms.norm(matrix) + _EPSILON), dtype)
     x = x if is_wide else tf.transpose(x)  # Rows are the shorter side.
     gram = product(x, tf.transpose(x))
-    identity = tf.eye(gram.shape[0])
+    identity = tf.eye(gram.shape[0], dtype=dtype)
     total = identity
     for iteration in range(ITERATIONS):
         factor = a * identity + b * gram + c * product(gram, gram)
         total = product(factor, total) if iteration else factor
         if iteration < ITERATIONS - 1:
             gram = product(factor, product(factor, gram))
-    x = product(total, x)
+    x = tf.cast(product(total, x), tf.float32)
     return x if is_wide else tf.transpose(x)
 
 
@@ -148,17 +155,17 @@ def cost(shape: Sequence[int]) -> int:
 
 
 def product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Returns the product of two float32 matrices, the same bits for any threads.
+    """Returns the product of two matrices of a dtype, the same bits for any threads.
 
     As a 1x1 convolution, its compiled op sums each value of the result in one thread;
     TensorFlow's own product, which stands in without the compiled ops, may divide sums.
     """
-    library = native.fast_ops(tf.float32)
+    library = native.fast_ops(left.dtype)
     if library is None:
         return tf.matmul(left, right)
     images = library.resnet_conv2d(
         images=left[None, None],
-        kernel=right[None, None],
+        kernel=tf.cast(right, tf.float32)[None, None],
         scale=[],
         bias=[],
         residual=[],

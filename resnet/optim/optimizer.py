@@ -19,15 +19,19 @@ class Optimizer:
     """Updates trainable variables by the rule that the settings name.
 
     The `variables` have their names, and are in the order of the gradients; `decays` is
-    whether weight decay applies to each. `slots` are the state, float32, by its stored
-    names such as `velocity/stem/kernel`; zeros before the first step.
+    whether weight decay applies to each. The network computes in `dtype`. `slots` are
+    the state, float32, by its stored names such as `velocity/stem/kernel`; zeros before
+    the first step.
     """
 
     def __init__(
-        self, variables: Mapping[str, tf.Variable], config: TrainingSettings
+        self,
+        variables: Mapping[str, tf.Variable],
+        config: TrainingSettings,
+        dtype: tf.DType = tf.float32,
     ) -> None:
         self.variables = dict(variables)
-        self._config = config
+        self._config, self._dtype = config, dtype
         self._rule = _rule_of(config.optimizer)
         self.decays = [
             has_weight_decay(name, variable.shape, config)
@@ -83,6 +87,7 @@ class Optimizer:
                 rate_factor=factor,
                 slots=self.slots,
                 config=self._config,
+                dtype=self._dtype,
                 collectives=collectives,
             )
             of_rule = [gradients[place] for place in of_group]

@@ -60,7 +60,8 @@ class TrainState:
         self.is_whole = True
         self.model = build_model(config) if model is None else model
         trained = dict(zip(self.names, self.trainable_variables, strict=True))
-        self.optimizer = Optimizer(trained, config)
+        dtype = tf.as_dtype(COMPUTE_DTYPES[config.precision])
+        self.optimizer = Optimizer(trained, config, dtype)
         for phase in config.phases:  # Refused before the first step, and not in it.
             phases.factors_of(phase.layer_rates, self.names)
         self._is_local = any(phase.is_local for phase in config.phases)

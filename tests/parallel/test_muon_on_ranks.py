@@ -15,15 +15,15 @@ def test_divided_updates_are_those_of_one_and_the_same_bits_on_all_ranks(
 
     orthogonalized = muon.orthogonalized
 
-    def counted(matrix):
+    def counted(matrix, dtype):
         computed.append(matrix.shape)
-        return orthogonalized(matrix)
+        return orthogonalized(matrix, dtype)
 
     by_ranks = muon.orthogonalized_by_ranks
     monkeypatch.setattr(
         muon,
         "orthogonalized_by_ranks",
-        lambda matrices, collectives, name: by_ranks(matrices, None, name),
+        lambda matrices, dtype, _, name: by_ranks(matrices, dtype, None, name),
     )
     alone = train(communicator, records, False, optimizer="muon")
     monkeypatch.setattr(muon, "orthogonalized_by_ranks", by_ranks)

@@ -12,7 +12,7 @@ from resnet.distributed.collectives import Collectives
 from resnet.optim import muon
 from resnet.optim.groups import balanced
 from resnet.optim.train_state import TrainState
-from tests.unit import each_instruction_set
+from tests.unit import each_instruction_set, one_optimizer
 from tests.unit.one_optimizer import slow_orthogonalized
 
 
@@ -24,6 +24,34 @@ def test_the_iteration_acts_on_the_singular_values(shape):
     # The largest of 64 values is far below 1 at first.
     values = np.linalg.svd(found, compute_uv=False)
     assert 0.5 < values.max() < 1.3
+
+
+@pytest.mark.parametrize("shape", [(27, 64), (216, 64), (64, 64), (1_152, 128)])
+def test_in_bfloat16_it_is_that_of_float32_up_to_rounding(shape):
+    matrix = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    found = tf.function(muon.orthogonalized)(tf.constant(matrix), tf.bfloat16).numpy()
+    expected = slow_orthogonalized(matrix)
+    assert found.dtype == np.float32
+    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    assert 1e-4 < error < 0.05  # Each of the products rounds to 8 bits.
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_updates_are_computed_in_the_precision_of_the_network(
+    precision, make_config, monkeypatch
+):
+    seen = []
+
+    def by_ranks(matrices, dtype, collectives, name):
+        seen.append(dtype.name)
+        return list(matrices), 0
+
+    monkeypatch.setattr(muon, "orthogonalized_by_ranks", by_ranks)
+    config = make_config(model="airbench94", optimizer="muon", precision=precision)
+    state = TrainState(config)
+    gradients = [tf.ones_like(one) for one in state.trainable_variables]
+    state.optimizer.apply(gradients, one_optimizer.settings(0.1, 0.9, 0.0))
+    assert seen == [{"float32": "float32", "bf16": "bfloat16"}[precision]]
 
 
 @pytest.mark.parametrize("shape", [(16, 24), (48, 16)])
@@ -136,14 +164,17 @@ def test_each_matrix_is_computed_on_one_rank_and_known_to_all(num_ranks, monkeyp
     matrices = [tf.fill(shape, float(i)) for i, shape in enumerate(SHAPES)]
     computed = []
 
-    def orthogonalized(matrix: tf.Tensor) -> tf.Tensor:
+    def orthogonalized(matrix: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        assert dtype == tf.bfloat16
         computed.append(int(matrix[0, 0]))
         return 2 * matrix
 
     monkeypatch.setattr(muon, "orthogonalized", orthogonalized)
     for repetition in range(2):  # In the second, all messages are known.
         for rank in ranks:
-            results, bytes_sent = muon.orthogonalized_by_ranks(matrices, rank, "a name")
+            results, bytes_sent = muon.orthogonalized_by_ranks(
+                matrices, tf.bfloat16, rank, "a name"
+            )
             own = rank.sent[0].shape[0] if rank.sent else 0
             assert bytes_sent == 4 * own * (num_ranks - 1)
             for result, matrix in zip(results, matrices, strict=True):
