@@ -34,7 +34,6 @@ def ops(request, monkeypatch) -> str:
     """Runs a test with the compiled ops, if this CPU can, and with stock ops."""
     if request.param == "stock":
         monkeypatch.setattr(native, "fast_ops", lambda dtype: None)
-        monkeypatch.setattr(native, "fast_ops", lambda dtype: None)
     return request.param
 
 

@@ -118,7 +118,6 @@ def test_a_limit_is_said(kernels, caplog):
     each_instruction_set.limit_instruction_set("NONE")
     with caplog.at_level(logging.WARNING):
         assert native.fast_ops(tf.float32) is None
-        assert native.fast_ops(tf.float32) is None
     assert "RESNET_MAX_CPU_ISA limits the compiled ops to NONE" in caplog.text
     assert "only for reading, resizing" in native.describe()
 
