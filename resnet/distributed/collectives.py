@@ -51,12 +51,16 @@ class Collectives:
     def allgather(self, tensor: Any, name: str) -> Any:
         """Returns the tensors of all ranks, one behind the other in their order.
 
-        To be called inside the graph. They are `[n]`, of any dtype but bfloat16; n may
-        differ between ranks, and the name may not.
+        To be called inside the graph. They are `[n]`, of any dtype; n may differ
+        between ranks, and the name may not.
         """
         if self._horovod is None:
             return tensor
-        return self._horovod.allgather(tensor, name=name)
+        if tensor.dtype.name != "bfloat16":  # Which Horovod's all-gather doesn't take.
+            return self._horovod.allgather(tensor, name=name)
+        tf: Any = importlib.import_module("tensorflow")
+        gathered = self._horovod.allgather(tf.bitcast(tensor, tf.uint16), name=name)
+        return tf.bitcast(gathered, tf.bfloat16)
 
     def alltoall(self, tensor: Any, lengths: Any, name: str) -> Any:
         """Sends a part of a tensor to each rank, and returns what this rank receives.

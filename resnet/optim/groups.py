@@ -50,6 +50,16 @@ def slots_like(
     }
 
 
+def descend(variable: tf.Variable, rate: tf.Tensor, direction: tf.Tensor) -> None:
+    """Subtracts `rate * direction` from a variable, in one pass over memory.
+
+    To be called inside the graph. All are float32, and the rate is a scalar.
+    """
+    tf.raw_ops.ResourceApplyGradientDescent(
+        var=variable.handle, alpha=rate, delta=direction
+    )
+
+
 class Rule(NamedTuple):
     """How an optimizer updates variables.
 

@@ -26,7 +26,7 @@ from resnet import native
 from resnet.config.phases import StepSettings
 from resnet.distributed.collectives import Collectives
 from resnet.optim import norms
-from resnet.optim.groups import Group, Rule, balanced
+from resnet.optim.groups import Group, Rule, balanced, descend
 
 # The odd polynomial a x + b x^3 + c x^5 that each iteration applies to the singular
 # values, and the number of iterations: Jordan's, after which the singular values of a
@@ -50,8 +50,9 @@ def update(group: Group, gradients: Sequence[tf.Tensor], settings: StepSettings)
     )
     rate = settings.learning_rate * group.rate_factor
     for variable, matrix in zip(group.variables, updates, strict=True):
-        change = rate * tf.reshape(matrix, variable.shape)
-        variable.assign(variable * normalization_factor(variable) - change)
+        variable.assign(variable * normalization_factor(variable))
+        direction = tf.cast(tf.reshape(matrix, variable.shape), tf.float32)
+        descend(variable, rate, direction)
     return bytes_sent
 
 
@@ -64,8 +65,8 @@ def orthogonalized_by_ranks(
     """Returns the orthogonal matrices of some, and the bytes that this rank sends.
 
     The matrices are float32 and the same on all ranks. Each result is computed on one
-    rank, in `dtype`, and all ranks get all of them, in a message of that name; without
-    other ranks, this one computes all. To be called inside the graph.
+    rank, in `dtype`, and all ranks get all of them, in a message of that dtype and that
+    name; without other ranks, this one computes all. To be called inside the graph.
     """
     if collectives is None or collectives.num_ranks == 1:
         return [orthogonalized(matrix, dtype) for matrix in matrices], 0
@@ -76,7 +77,7 @@ def orthogonalized_by_ranks(
         tf.reshape(orthogonalized(matrices[place], dtype), [-1])
         for place in shares[collectives.rank]
     ]
-    message = tf.concat([tf.zeros([0]), *own], 0)
+    message = tf.concat([tf.zeros([0], dtype), *own], 0)
     order = [place for share in shares for place in share]
     sizes = [matrices[place].shape.num_elements() for place in order]
     parts = tf.split(collectives.allgather(message, name), sizes)
@@ -85,7 +86,8 @@ def orthogonalized_by_ranks(
         tf.reshape(results[place], matrix.shape)
         for place, matrix in enumerate(matrices)
     ]
-    return gathered, 4 * (message.shape[0] or 0) * (collectives.num_ranks - 1)
+    num_bytes = dtype.size * (message.shape[0] or 0)
+    return gathered, num_bytes * (collectives.num_ranks - 1)
 
 
 def _is_convolution(shape: Sequence[int]) -> bool:
@@ -116,7 +118,7 @@ def normalize_kernels(network: keras.Model) -> None:
 
 
 def orthogonalized(matrix: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
-    """Returns about U V^T for a float32 matrix U S V^T of known shape.
+    """Returns about U V^T, of `dtype`, for a float32 matrix U S V^T of known shape.
 
     Products are rounded to `dtype`. In bfloat16, singular values below about 0.05 of
     the matrix's norm, whose squares are like rounding errors, are raised less exactly.
@@ -139,7 +141,7 @@ def orthogonalized(matrix: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor
         total = product(factor, total) if iteration else factor
         if iteration < ITERATIONS - 1:
             gram = product(factor, product(factor, gram))
-    x = tf.cast(product(total, x), tf.float32)
+    x = product(total, x)
     return x if is_wide else tf.transpose(x)
 
 

@@ -242,6 +242,11 @@ def import_tensorflow() -> None:
         with _hidden(_UNUSED_BY_KERAS):
             tensorflow = importlib.import_module("tensorflow")
         tensorflow.config.list_physical_devices()  # Searches for GPUs and logs it.
+        # This optimization regroups sums of several tensors, in an order that differs
+        # between processes: so would the rounding of repeated and resumed runs.
+        tensorflow.config.optimizer.set_experimental_options(
+            {"arithmetic_optimization": False}
+        )
     _check_keras()
 
 

@@ -17,6 +17,7 @@ from resnet.exchange.account import ExchangeAccount
 from resnet.exchange.gradients import GradientExchange
 from resnet.models.layers import dropout, normalization
 from resnet.optim import losses, norms
+from resnet.optim.groups import descend
 from resnet.optim.optimizer import Optimizer
 from resnet.optim.train_state import TrainState
 
@@ -264,7 +265,7 @@ def apply_directions(
     for variable, direction in zip(
         optimizer.variables.values(), directions, strict=True
     ):
-        variable.assign_sub(settings.learning_rate * direction)
+        descend(variable, settings.learning_rate, direction)
 
 
 def update_ema(
@@ -276,4 +277,4 @@ def update_ema(
     """
     weight_of_new = 1 - decay
     for average, variable in zip(ema, variables, strict=False):
-        average.assign_sub(weight_of_new * (average - variable.value))
+        descend(average, weight_of_new, average - variable.value)

@@ -5,7 +5,9 @@ import re
 import resource
 import sys
 
+import numpy as np
 import pytest
+import tensorflow as tf
 from absl import logging as absl_logging
 
 from resnet.base import cli, limits
@@ -42,6 +44,17 @@ def test_what_was_imported_before_stays(monkeypatch):
     import tabnanny
 
     assert sys.modules["tabnanny"] is tabnanny
+
+
+def test_sums_are_computed_in_the_order_in_which_they_are_written():
+    values = np.random.default_rng(0).normal(size=(3, 1000)).astype(np.float32)
+
+    @tf.function
+    def total(first, second, third):
+        return first + (second + third)
+
+    found = total(*(tf.constant(one) for one in values))
+    np.testing.assert_array_equal(found, values[0] + (values[1] + values[2]))
 
 
 class Node:

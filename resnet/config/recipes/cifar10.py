@@ -206,9 +206,9 @@ CIFAR10_94 = dataclasses.replace(
         "each step normalizes over a rank's images; in the source over all 1,536",
         "test-time augmentation takes the mean of probabilities, the source that of"
         " logits",
-        "the orthogonalization and the first layer compute in float32, the other layers"
-        " in float32 or bfloat16; in the source the orthogonalization computes in"
-        " bfloat16, and all layers but the normalizations in float16",
+        "the first layer computes in float32, the others and the orthogonalization in"
+        " float32 or bfloat16; in the source the orthogonalization in bfloat16, and all"
+        " layers but the normalizations in float16",
     ),
     rank_batch_size=_MUON_BATCH,
 )
