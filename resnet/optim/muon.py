@@ -127,13 +127,13 @@ def orthogonalized(matrix: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor
     without computing them: X = P X with P = a I + b G + c G^2 and G = X X^T. As all of
     these P commute with all G, the product of the three is computed with G alone, whose
     sides are the shorter one of the matrix: G = P G P. So X is read twice instead of
-    six times.
+    six times. With more rows than columns, it is X = X P with G = X^T X.
     """
     a, b, c = COEFFICIENTS
     is_wide = matrix.shape[0] < matrix.shape[1]
     x = tf.cast(matrix / (norms.norm(matrix) + _EPSILON), dtype)
-    x = x if is_wide else tf.transpose(x)  # Rows are the shorter side.
-    gram = product(x, tf.transpose(x))
+    transposed = tf.transpose(x)
+    gram = product(x, transposed) if is_wide else product(transposed, x)
     identity = tf.eye(gram.shape[0], dtype=dtype)
     total = identity
     for iteration in range(ITERATIONS):
@@ -141,8 +141,7 @@ def orthogonalized(matrix: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor
         total = product(factor, total) if iteration else factor
         if iteration < ITERATIONS - 1:
             gram = product(factor, product(factor, gram))
-    x = product(total, x)
-    return x if is_wide else tf.transpose(x)
+    return product(total, x) if is_wide else product(x, total)
 
 
 def cost(shape: Sequence[int]) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from resnet.base.atomic_files import is_leftover
 from resnet.checkpoint import tensors
 from resnet.checkpoint.step_dirs import saved_steps
 from resnet.runtime.preemption import REQUEUE_EXIT_CODE
@@ -61,8 +62,8 @@ def wait_for_fault(job, step: int) -> None:
 
 def assert_nothing_is_left(job, model_dir, hydra_is_cut_off=False) -> None:
     assert job.leftovers(hydra_is_cut_off=hydra_is_cut_off) == []
-    hidden = [path.name for path in model_dir.rglob(".*")]
-    assert [name for name in hidden if not name.startswith(".step-")] == []
+    hidden = [path for path in model_dir.rglob(".*") if not is_leftover(path)]
+    assert [path for path in hidden if not path.name.startswith(".step-")] == []
 
 
 @pytest.mark.parametrize(
