@@ -12,6 +12,7 @@ import pickle
 import platform
 import resource
 import secrets
+import select
 import sys
 import threading
 import time
@@ -299,9 +300,20 @@ class Communicator:
             variable.assign(part.reshape(array.shape))
 
     def finalize(self) -> None:
-        """Ends MPI, for a process that ends without Python's finalization."""
-        if self._mpi is not None:
-            self._mpi.Finalize()
+        """Ends MPI, for a process that ends without the exit hooks of Python and C.
+
+        Hydra kills the other ranks when one ends whose MPI library has not said so.
+        MPICH 5 says it in such a hook (src/util/mpir_pmi.c), others in MPI_Finalize.
+        """
+        if self._mpi is None:
+            return
+        is_hydras = {"PMI_FD", "MPI_LOCALRANKID"} <= set(os.environ)
+        launcher = os.dup(int(os.environ["PMI_FD"])) if is_hydras else None
+        self._mpi.Finalize()
+        if launcher is not None:
+            with contextlib.suppress(OSError):  # It was said before, and closed.
+                os.write(launcher, b"cmd=finalize\n")
+                os.read(launcher, select.PIPE_BUF)  # The answer.
 
     def abort(self, exit_code: int, reason: str) -> None:
         """Ends all ranks of the job at once; for a failure of this rank alone."""

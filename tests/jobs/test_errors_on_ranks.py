@@ -64,7 +64,13 @@ def test_ranks_with_different_code_are_refused(run_ranks, records, tmp_path):
 
 
 def test_a_rank_that_gets_sighup_is_preempted(run_ranks):
-    """UCX would take the signal for itself."""
-    job = run_ranks(2, "tests/jobs/hang_up_rank_1.py")
+    job = run_ranks(2, PROGRAM, "sighup")
     assert job.returncode == REQUEUE_EXIT_CODE
     assert "stopped. Rerun the same command" in job.stderr
+
+
+def test_ranks_that_end_at_once_may_end_one_after_the_other(run_ranks):
+    """Without C's exit hooks, in one of which MPICH 5 tells Hydra that it is done."""
+    job = run_ranks(3, PROGRAM, "late")
+    assert job.returncode == 0, job.stdout
+    assert "the end of rank 1" in job.stderr
