@@ -63,10 +63,12 @@ def test_the_filters_are_scaled_eigenvectors_whose_largest_value_is_positive():
     np.testing.assert_array_equal(rows[:, 12:], -rows[:, :12])
 
 
-def test_only_the_bias_is_trained():
+def test_the_first_kernel_is_for_white_noise_and_only_the_bias_is_trained():
     layer = Whitening(2, "whitening")
-    outputs = layer(tf.ones([1, 4, 4, 3]))
+    outputs = layer(tf.zeros([1, 4, 4, 3]))
     assert [one.path for one in layer.trainable_variables] == ["whitening/bias"]
     assert not np.any(outputs)
+    kernel = whitening.kernel_of(np.eye(12), 2)
+    np.testing.assert_array_equal(layer.kernel.numpy(), kernel)
     layer.bias.assign(np.arange(24.0))
-    np.testing.assert_array_equal(layer(tf.ones([1, 4, 4, 3]))[0, 2, 1], np.arange(24))
+    np.testing.assert_array_equal(layer(tf.zeros([1, 4, 4, 3]))[0, 2, 1], np.arange(24))

@@ -33,12 +33,13 @@ class Whitening(Layer):
     def build(self, input_shape: Sequence[int]) -> None:
         """Creates the kernel, `[size, size, channels, filters]`, and the bias.
 
-        There are two filters for each value of a patch. The kernel is 0 until `whiten`.
+        It has two filters for each value of a patch: until `whiten`, for white noise.
         """
         size, channels = self.kernel_size, input_shape[-1]
         self.filters = 2 * size * size * channels
         shape = (size, size, channels, self.filters)
         self.kernel = self.add_float("kernel", shape, "zeros", trainable=False)
+        self.kernel.assign(kernel_of(np.eye(size * size * channels), size))
         self.bias = self.add_float("bias", (self.filters,), "zeros")
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
