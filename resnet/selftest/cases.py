@@ -32,9 +32,6 @@ from resnet.config.compression import HEADER_BYTES
 from resnet.exchange.codecs import messages
 from resnet.selftest.numbers import Numbers
 
-# Ops that no case calls, with the reason.
-EXCLUDED: dict[str, str] = {}
-
 Results = Iterator[Any]  # Tensors and variables, in any structure.
 _FORMATS = (tf.float32, tf.bfloat16)
 # Shapes that are drawn for each format; most are small, since edges have most code.
