@@ -17,7 +17,7 @@ from tests.unit.seen_images import gradient
 EXACT = {"rel": 1e-13, "abs": 0}  # A few roundings of a float64.
 CIFAR10 = ("cifar10", *(f"cifar10_{net}_24ep" for net in ("resnet9", "alexnet")))
 CIFAR10 += ("cifar10_alexnet_bn_24ep",)
-AIRBENCH = ("cifar10_airbench94", "cifar10_94")
+AIRBENCH = ("cifar10_airbench94", "cifar10_94", "cifar10_96")
 INCEPTION = ("inception_bsp", "inception_async")
 
 
@@ -73,6 +73,11 @@ PUBLISHED = {
         1536,
         [(steps, None if steps > 7 else 0, DECAY_94) for steps in (7, 117, 143)],
     ),
+    # 0.2, 11.8 and 36 epochs end at 6.51, 390.6 and 1562.5.
+    AIRBENCH[2]: (
+        1536,
+        [(steps, None if steps > 7 else 0, DECAY_94) for steps in (7, 384, 1171)],
+    ),
     # 40 epochs of 60,000 are 1875 steps of 5 * 256; 20 * 1,281,167 / (5 * 96) = 53,382.
     **{f"cifar10_{name}": (1280, [(1875, 0, 1e-5)]) for name in INCEPTION},
     **{f"imagenet_{name}": (480, [(53_382, 0, 1e-5)]) for name in INCEPTION},
@@ -123,6 +128,7 @@ imagenette 0:0.01 147:0.024898648648648648 149:0.02498873366381253
 imagenet_18ep 0:0.0 3127:2.0473452685421996 3129:2.0479999235856434 7194:1.024
    11259:7.641435661298601e-08
 cifar10_94 0:0.205 123:0.11056179775280899 266:0.0007677902621722847
+cifar10_96 0:0.16043478260869565 781:0.08021739130434783
 cifar10_airbench94 0:0.3 108:1.4889908256880733 110:1.4961989100817439
    143:1.3707629427792916 475:0.1088010899182561
 imagenette_best 0:0.007 147:0.06957432432432432 149:0.06999997814171635

@@ -6,10 +6,10 @@ from tests.sources import ROOT
 
 # At most so many lines and modules: what there is, and room of some per cent.
 MOST = {
-    "product lines": 46_495,
+    "product lines": 46_525,
     "product modules": 301,
     "lab lines": 3_200,
-    "test lines": 49_150,
+    "test lines": 49_155,
 }
 
 
