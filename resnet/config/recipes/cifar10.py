@@ -159,23 +159,23 @@ _MUON_LAYER_RATES = f"/beta:{_MUON_BIAS:.5g},classifier:{_MUON_HEAD:.5g},whiteni
 
 
 def _muon_phases(
-    peak_rate: float, epochs: tuple[float, float], **changes: Any
+    peak_rate: float, epochs_at_24: float, epochs_at_32: float, **changes: Any
 ) -> tuple[RecipePhase, ...]:
-    """Returns the phases of so many epochs at 24 px and at 32 px.
+    """Returns the phases of so many epochs with images of 24 and of 32 px.
 
     In 0.2 epochs before them, at 24 px, the bias of the whitening layer is trained too.
     """
     large = dataclasses.replace(
         _WHITENING_BIAS,
         name="large",
-        epochs=epochs[1],
+        epochs=epochs_at_32,
         schedule=None,
         momentum=0.825,
         weight_decay=1.0418e-6 * _MUON_BATCH / _MUON_RATE,
         layer_rates=f"{_MUON_LAYER_RATES}0",
         **changes,
     )
-    small = dataclasses.replace(large, name="small", epochs=epochs[0], image_size=24)
+    small = dataclasses.replace(large, name="small", epochs=epochs_at_24, image_size=24)
     first = dataclasses.replace(
         small,
         name="whitening_bias",
@@ -192,7 +192,7 @@ CIFAR10_94 = dataclasses.replace(
     source="Jordan et al. 2024: KellerJordan/cifar10-airbench, airbench94_muon.py, with"
     " the settings of Hiverge 2025: hiverge/cifar10-speedrun, cifar10_speedrun.py",
     global_batch_size=_MUON_BATCH,
-    phases=_muon_phases(_MUON_RATE, (3.6, 4.4), label_smoothing=0.09),
+    phases=_muon_phases(_MUON_RATE, 3.6, 4.4, label_smoothing=0.09),
     optimizer="muon",
     muon_momentum=0.655,
     batch_norm_momentum=0.5566,
@@ -229,7 +229,8 @@ CIFAR10_96 = dataclasses.replace(
     model="airbench96",
     phases=_muon_phases(
         _MUON_RATE * 9.0 / 11.5,  # The peaks of airbench96.py and airbench94.py.
-        (11.8, 36),
+        11.8,
+        36,
         augmentation="pad_crop_flip_cutout",
         shift_fraction=4 / 32,
         cutout_fraction=12 / 32,
